@@ -147,3 +147,10 @@ type LogLine struct {
 	Text     string    `json:"text"`
 }
 
+// LogFilter selects kept output: of one call (by id or unique prefix), of one
+// function (by name or digest), or, when both are empty, of everything. The
+// newest Limit lines are given, oldest first.
+type LogFilter struct {
+	Call, Function string
+	Limit          int
+}
