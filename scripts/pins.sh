@@ -1,0 +1,21 @@
+# What setup.sh fetches or builds, at which version. Sourced, not run.
+# shellcheck shell=bash disable=SC2034
+
+# Go. GO_MINIMUM is what go.mod and tools/runsc/go.mod ask for; GO_VERSION is
+# what is fetched where that is missing. GO_SUM is, in hexadecimal, the h1: hash
+# of golang.org/toolchain v0.0.1-goVERSION.linux-amd64 in the checksum database.
+GO_MINIMUM=1.26.3
+GO_VERSION=1.26.8
+GO_SUM=64e9867b53a77d110330875bd508b81bd252b833c12c613164c4389e2b354573
+
+# runsc: the source is pinned by tools/runsc/go.mod and go.sum. A snapshot
+# restores only under the version that made it, so the name changes with the source.
+RUNSC_VERSION=brisk-20260701
+
+LINT_VERSION=v2.15.0
+
+# Debian packages. mmdebstrap builds base images (gpg checks what it fetches),
+# python3 runs the SDK, kmod loads modules, iproute2 and nftables are for people
+# who look at what Brisk made.
+RUN_PACKAGES="ca-certificates curl debian-archive-keyring gpgv kmod mmdebstrap mount python3 util-linux"
+TEST_PACKAGES="e2fsprogs erofs-utils gcc libc6-dev python3-venv"
