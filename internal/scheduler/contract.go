@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/node/channel"
 	"brisk.dev/brisk/internal/store"
 	"brisk.dev/brisk/internal/trace"
 )
@@ -37,13 +38,7 @@ const (
 
 // Exception is a Python exception as text. Kind is one of raised, import,
 // not_found, unpickle, pickle (see docs/design/architecture.md).
-type Exception struct {
-	Type      string `json:"type"`
-	Module    string `json:"module"`
-	Message   string `json:"message"`
-	Traceback string `json:"traceback"`
-	Kind      string `json:"kind"`
-}
+type Exception = channel.Exception
 
 // Sink takes what a call or a container produces while it runs. Its methods are
 // called from one goroutine at a time; a slow Sink slows the sandbox's output down.

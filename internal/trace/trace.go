@@ -75,3 +75,19 @@ func Begin(ctx context.Context, name string) func(note string) {
 	start := time.Now()
 	return func(note string) { t.Add(name, start, time.Since(start), note) }
 }
+
+// Merge adds the steps of another trace, each at its own time; one that began
+// before t has a negative start.
+func (t *Trace) Merge(other *Trace) {
+	if t == nil || other == nil {
+		return
+	}
+	shift := ms(other.began.Sub(t.began))
+	steps := other.Steps()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range steps {
+		s.Start += shift
+		t.mu.steps = append(t.mu.steps, s)
+	}
+}

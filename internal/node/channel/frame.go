@@ -17,6 +17,8 @@ import (
 	"net"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"brisk.dev/brisk/internal/fault"
 )
 
@@ -148,3 +150,23 @@ func (c *Conn) Interrupt() { _ = c.c.SetDeadline(time.Unix(1, 0)) }
 
 // Close ends the connection.
 func (c *Conn) Close() error { return c.c.Close() }
+
+// Alive reports whether the runner still holds its end open, without waiting.
+// Between calls a runner sends nothing, so bytes there mean a runner gone wrong.
+func (c *Conn) Alive() bool {
+	sc, ok := c.c.(*net.UnixConn)
+	if !ok || c.r.Buffered() > 0 {
+		return false
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	alive := false
+	_ = rc.Control(func(fd uintptr) {
+		var b [1]byte
+		_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		alive = err == unix.EAGAIN
+	})
+	return alive
+}

@@ -1,0 +1,230 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/lazyfs"
+	"brisk.dev/brisk/internal/trace"
+)
+
+// root is an image that is mounted on this node. It stays mounted while the node
+// is open: a mount costs some pages, and the next start then pays nothing.
+type root struct {
+	img    *image.Image
+	blocks *image.Blocks
+	mount  *lazyfs.Mount
+	users  int
+}
+
+// Rootfs is a use of a mounted image.
+type Rootfs struct {
+	Path string // host directory
+	root *root
+	node *Node
+	done bool
+}
+
+// mount makes an image's files available under a directory of the host.
+func (n *Node) mount(ctx context.Context, workspace, ref string) (*Rootfs, error) {
+	end := trace.Begin(ctx, "mount image")
+	img, err := n.opt.Images.Get(ctx, image.Ref{Workspace: workspace, Name: ref})
+	if err != nil {
+		return nil, err
+	}
+	id := img.Digest.String()
+	if r := n.use(id); r != nil {
+		end("was mounted")
+		return r, nil
+	}
+	meta, err := img.MetaPath(ctx)
+	if err != nil {
+		return nil, err
+	}
+	blocks, err := img.Blocks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m, err := n.opt.FS.Mount(ctx, lazyfs.Image{ID: id, Meta: meta, Blocks: blocks})
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	if n.mu.roots[id] == nil {
+		n.mu.roots[id] = &root{img: img, blocks: blocks, mount: m}
+	} else {
+		defer m.Release() // somebody else was quicker
+	}
+	n.mu.Unlock()
+	end("")
+	return n.use(id), nil
+}
+
+func (n *Node) use(id string) *Rootfs {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r := n.mu.roots[id]
+	if r == nil {
+		return nil
+	}
+	r.users++
+	return &Rootfs{Path: r.mount.Path, root: r, node: n}
+}
+
+// Release ends the use.
+func (r *Rootfs) Release() {
+	r.node.mu.Lock()
+	defer r.node.mu.Unlock()
+	if !r.done {
+		r.done = true
+		r.root.users--
+	}
+}
+
+// InUse reports whether an instance runs on the image.
+func (n *Node) InUse(digest string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r := n.mu.roots[digest]
+	return r != nil && r.users > 0
+}
+
+// Unmount lets go of an image that is about to be removed.
+func (n *Node) Unmount(digest string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if r := n.mu.roots[digest]; r != nil && r.users == 0 {
+		r.mount.Release()
+		delete(n.mu.roots, digest)
+	}
+}
+
+// Digest is the mounted image's.
+func (r *Rootfs) Digest() string { return r.root.img.Digest.String() }
+
+// Stats counts what has been read of the image so far, by all its users.
+func (r *Rootfs) Stats() image.BlockStats { return r.root.blocks.Stats() }
+
+// Size is the image's size in bytes, as a user would count it.
+func (r *Rootfs) Size() int64 { return r.root.img.Manifest.Bytes }
+
+// DefaultPath is PATH where an image sets none.
+const DefaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// env is the image's environment, then what is fixed, then the user's; sorted,
+// since it is part of a sandbox's shape.
+func (r *Rootfs) env(user map[string]string, fixed ...string) []string {
+	m := map[string]string{}
+	set := func(kv string) {
+		k, v, _ := strings.Cut(kv, "=")
+		m[k] = v
+	}
+	for _, kv := range append([]string{DefaultPath, "HOME=/root", "LANG=C.UTF-8"}, r.root.img.Config().Env...) {
+		set(kv)
+	}
+	for k, v := range user {
+		m[k] = v
+	}
+	for _, kv := range fixed {
+		set(kv)
+	}
+	out := make([]string, 0, len(m))
+	for k, v := range m {
+		out = append(out, k+"="+v)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// workdir is what is asked for, else the image's, else the root.
+func (r *Rootfs) workdir(asked string) string {
+	if asked != "" {
+		return asked
+	}
+	if w := r.root.img.Config().Workdir; w != "" {
+		return w
+	}
+	return "/"
+}
+
+// account is a user inside an image.
+type account struct {
+	uid, gid uint32
+	groups   []uint32
+}
+
+// user resolves "name", "uid", "name:group", "uid:gid", or the image's own default,
+// against the image's passwd and group files.
+func (r *Rootfs) user(asked string) (account, error) {
+	if asked == "" {
+		asked = r.root.img.Config().User
+	}
+	if asked == "" {
+		return account{}, nil
+	}
+	name, group, hasGroup := strings.Cut(asked, ":")
+	var a account
+	entry, err := r.lookup("etc/passwd", name, 2)
+	if err != nil {
+		return a, err
+	}
+	switch id, err := strconv.ParseUint(name, 10, 32); {
+	case entry != nil && len(entry) > 3:
+		uid, err1 := strconv.ParseUint(entry[2], 10, 32)
+		gid, err2 := strconv.ParseUint(entry[3], 10, 32)
+		if err1 != nil || err2 != nil {
+			return a, fault.New(fault.Invalid, "user %q: the image's /etc/passwd is malformed", asked)
+		}
+		a.uid, a.gid = uint32(uid), uint32(gid)
+	case err == nil:
+		a.uid = uint32(id)
+	default:
+		return a, fault.New(fault.Invalid, "user %q is not in the image's /etc/passwd", name)
+	}
+	if !hasGroup {
+		return a, nil
+	}
+	entry, err = r.lookup("etc/group", group, 2)
+	if err != nil {
+		return a, err
+	}
+	if entry != nil {
+		group = entry[2]
+	}
+	gid, err := strconv.ParseUint(group, 10, 32)
+	if err != nil {
+		return a, fault.New(fault.Invalid, "group %q is not in the image's /etc/group", group)
+	}
+	a.gid = uint32(gid)
+	return a, nil
+}
+
+// lookup finds the colon-separated line whose first field, or whose field n, is name.
+func (r *Rootfs) lookup(path, name string, n int) ([]string, error) {
+	dir, err := os.OpenRoot(r.Path) // an image's symbolic link must not lead to the host's file
+	if err != nil {
+		return nil, fault.Wrap(err, "open image", r.Digest())
+	}
+	defer dir.Close()
+	f, err := dir.Open(path)
+	if err != nil {
+		return nil, nil // no such file: only numbers will do
+	}
+	defer f.Close()
+	const limit = 4 << 20
+	lines := bufio.NewScanner(io.LimitReader(f, limit))
+	for lines.Scan() {
+		fields := strings.Split(lines.Text(), ":")
+		if len(fields) > n && (fields[0] == name || fields[n] == name) {
+			return fields, nil
+		}
+	}
+	return nil, nil
+}
