@@ -1,0 +1,140 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"time"
+
+	"brisk.dev/brisk/internal/function"
+	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/scheduler"
+	"brisk.dev/brisk/internal/store"
+)
+
+// Functions runs functions and containers. *scheduler.Scheduler is one.
+type Functions interface {
+	Register(ctx context.Context, f function.Function) (store.Digest, error)
+	// Call runs until the call has ended; cancelling ctx cancels the call.
+	Call(ctx context.Context, r scheduler.CallRequest, sink scheduler.Sink) scheduler.Outcome
+	// RunContainer runs until the container has ended and never closes stdin, which may be nil.
+	RunContainer(ctx context.Context, r scheduler.ContainerRequest, stdin *os.File, sink scheduler.Sink) (scheduler.ContainerExit, error)
+}
+
+// History says what runs and what ran. *scheduler.Scheduler is one.
+type History interface {
+	Calls(ctx context.Context, workspace string, limit int) ([]scheduler.CallRecord, error)
+	CallByID(ctx context.Context, workspace, id string) (scheduler.CallRecord, error)
+	Instances(ctx context.Context, workspace string) ([]scheduler.InstanceRecord, error)
+	Logs(ctx context.Context, workspace string, f scheduler.LogFilter) ([]scheduler.LogLine, error)
+}
+
+// Images lists and removes images.
+type Images interface {
+	List(ctx context.Context, workspace string) ([]ImageInfo, error)
+	Inspect(ctx context.Context, ref image.Ref) (ImageDetail, error)
+	Remove(ctx context.Context, ref image.Ref) error
+}
+
+// Builder makes an image out of a definition.
+type Builder interface {
+	Build(ctx context.Context, workspace string, definition json.RawMessage, p BuildSink) (store.Digest, error)
+}
+
+// Importer makes an image out of an archive or a directory on the server's
+// machine. progress may be called from any one goroutine at a time, often.
+type Importer interface {
+	Import(ctx context.Context, workspace, path, name string, progress func(done, total int64)) (ImportResult, error)
+}
+
+// Blobs keeps uploaded content. *blobs.Store is one.
+type Blobs interface {
+	Has(workspace, ref string) (bool, error)
+	Put(ctx context.Context, workspace, ref string, r io.Reader) error
+}
+
+// Stats measures the store.
+type Stats interface {
+	StoreStats(ctx context.Context) (StoreStats, error)
+}
+
+// BuildSink takes what a build says while it runs. Its methods are called from
+// one goroutine at a time; an error means that the caller has gone.
+type BuildSink interface {
+	Step(index, total int, text string, cached bool) error // index from 1
+	Log(p []byte) error                                    // output of the current step
+	Progress(text string) error
+}
+
+// Info describes a server.
+type Info struct {
+	Version    string    `json:"version"`
+	PID        int       `json:"pid"`
+	Data       string    `json:"data"`
+	Workspaces []string  `json:"workspaces"`
+	Node       string    `json:"node"`
+	Started    time.Time `json:"started"`
+}
+
+// ImageInfo is one line of the list of images.
+type ImageInfo struct {
+	Name    string       `json:"name,omitempty"` // empty for one that no name leads to
+	Digest  store.Digest `json:"digest"`
+	Files   int64        `json:"files"`
+	Bytes   int64        `json:"bytes"` // of all files' content
+	Created time.Time    `json:"created"`
+}
+
+// ImageDetail is all there is to say about an image.
+type ImageDetail struct {
+	ImageInfo
+	Config    image.Config `json:"config"`
+	Chunks    int64        `json:"chunks"`
+	Packs     int64        `json:"packs"`
+	PackBytes int64        `json:"pack_bytes,omitempty"` // compressed, with what other images keep in the same packs
+	Metadata  int64        `json:"metadata_bytes"`       // of the EROFS image
+	Mounted   bool         `json:"mounted"`              // now, on this node
+	Read      *ImageReads  `json:"read,omitempty"`       // since the server started
+}
+
+// ImageReads counts what has been read of an image, by where it came from.
+type ImageReads struct {
+	OriginBytes  int64 `json:"origin_bytes"`
+	OriginChunks int64 `json:"origin_chunks"`
+	CacheBytes   int64 `json:"cache_bytes"`
+	CacheChunks  int64 `json:"cache_chunks"`
+}
+
+// ImportResult is what an import did.
+type ImportResult struct {
+	Digest    store.Digest `json:"digest"`
+	Name      string       `json:"name"`
+	Files     int64        `json:"files"`
+	Bytes     int64        `json:"bytes"`
+	Chunks    int64        `json:"chunks"`
+	NewChunks int64        `json:"new_chunks"`
+	NewBytes  int64        `json:"new_bytes"`
+	MS        float64      `json:"ms"`
+}
+
+// StoreStats is what the store holds. Sizes are in bytes.
+type StoreStats struct {
+	Images      int64    `json:"images"`
+	ImageBytes  int64    `json:"image_bytes"`  // of all images' files, counted as often as images have them
+	Packs       int64    `json:"packs"`        // at the origin
+	OriginBytes int64    `json:"origin_bytes"` // of everything at the origin
+	Cache       CacheUse `json:"cache"`
+	DiskFree    int64    `json:"disk_free"` // where DATA lies
+}
+
+// CacheUse is what the machine's cache holds, and counts since the server started.
+type CacheUse struct {
+	Chunks int64 `json:"chunks"`
+	Bytes  int64 `json:"bytes"`
+	Limit  int64 `json:"limit"`
+	Hits   int64 `json:"hits"`
+	Misses int64 `json:"misses"`
+	Drops  int64 `json:"drops"` // found damaged
+	Writes int64 `json:"writes"`
+}

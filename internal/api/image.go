@@ -1,0 +1,87 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/image"
+)
+
+func (s *Server) build(w http.ResponseWriter, r *http.Request) error {
+	var definition json.RawMessage
+	if err := decode(w, r, &definition); err != nil {
+		return err
+	}
+	out := stream{w: w}
+	d, err := s.backend.Builder.Build(r.Context(), r.PathValue("w"), definition, buildStream{&out})
+	if err != nil {
+		out.fail(err)
+		return nil
+	}
+	_ = out.send(builtFrame{"done", d}, nil)
+	return nil
+}
+
+// ImportRequest asks for an import of a path on the server's machine.
+type ImportRequest struct {
+	Path string `json:"path"`
+	Name string `json:"name"`
+}
+
+// progressEvery keeps an import of many small files from being mostly frames.
+const progressEvery = 100 * time.Millisecond
+
+func (s *Server) importImage(w http.ResponseWriter, r *http.Request) error {
+	var q ImportRequest
+	if err := decode(w, r, &q); err != nil {
+		return err
+	}
+	if !filepath.IsAbs(q.Path) {
+		return fault.New(fault.Invalid, "path %q is not absolute", q.Path)
+	}
+	if q.Name == "" {
+		return fault.New(fault.Invalid, "an import needs a name")
+	}
+	out := stream{w: w}
+	var last time.Time
+	res, err := s.backend.Importer.Import(r.Context(), r.PathValue("w"), q.Path, q.Name, func(done, total int64) {
+		if now := time.Now(); now.Sub(last) >= progressEvery {
+			last = now
+			_ = out.send(progressFrame{"progress", done, total}, nil)
+		}
+	})
+	if err != nil {
+		out.fail(err)
+		return nil
+	}
+	_ = out.send(importedFrame{"done", res}, nil)
+	return nil
+}
+
+func (s *Server) listImages(w http.ResponseWriter, r *http.Request) error {
+	l, err := s.backend.Images.List(r.Context(), r.PathValue("w"))
+	return answer(w)(orEmpty(l), err)
+}
+
+func (s *Server) inspectImage(w http.ResponseWriter, r *http.Request) error {
+	return answer(w)(s.backend.Images.Inspect(r.Context(), refOf(r)))
+}
+
+func (s *Server) removeImage(w http.ResponseWriter, r *http.Request) error {
+	return answer(w)(struct{}{}, s.backend.Images.Remove(r.Context(), refOf(r)))
+}
+
+func refOf(r *http.Request) image.Ref {
+	return image.Ref{Workspace: r.PathValue("w"), Name: r.PathValue("ref")}
+}
+
+// orEmpty makes an empty list [] in JSON, not null.
+func orEmpty[T any](l []T) []T {
+	if l == nil {
+		return []T{}
+	}
+	return l
+}
