@@ -19,6 +19,9 @@ type device struct {
 
 func newDevice(chunks []store.Chunk) (*device, error) {
 	d := &device{chunks: chunks, starts: make([]uint32, 1, len(chunks)+1)}
+	if len(chunks) > maxTableCount {
+		return nil, fault.New(fault.Invalid, "the image is too large: it has %d chunks, the limit is %d", len(chunks), maxTableCount)
+	}
 	at := uint64(0)
 	for _, c := range chunks {
 		at += uint64(blocksOf(c.Size))

@@ -16,9 +16,10 @@ const (
 	tableEntry   = 36 // digest, u32 size
 )
 
-// maxTable bounds a table that is read back: 2^32 blocks of one chunk each
-// would be more, but 16 million chunks are 2 TiB of distinct content.
-const maxTable = tableHeader + tableEntry<<24
+// maxTableCount bounds a table: 64 million chunks, which are up to 8 TiB.
+const maxTableCount = 1 << 26
+
+func tableSize(count int64) int64 { return tableHeader + tableEntry*count }
 
 func encodeTable(chunks []store.Chunk) []byte {
 	b := make([]byte, 0, tableHeader+tableEntry*len(chunks))
@@ -41,7 +42,7 @@ func decodeTable(b []byte) (*device, error) {
 	}
 	n := uint64(binary.LittleEndian.Uint32(b[12:]))
 	b = b[tableHeader:]
-	if uint64(len(b)) != n*tableEntry {
+	if n > maxTableCount || uint64(len(b)) != n*tableEntry {
 		return nil, fault.New(fault.Corrupt, "chunk table of %d chunks has %d bytes of entries", n, len(b))
 	}
 	chunks := make([]store.Chunk, n)

@@ -127,3 +127,9 @@ func joinXattr(index uint8, suffix string) (name string, ok bool) {
 	}
 	return "", false
 }
+
+// XattrKnown reports whether the name is in a namespace that EROFS has.
+func XattrKnown(name string) bool {
+	_, _, ok := splitXattr(name)
+	return ok
+}
