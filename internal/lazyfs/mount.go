@@ -1,0 +1,203 @@
+package lazyfs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"brisk.dev/brisk/internal/fault"
+)
+
+// Mount is one user's hold on a mounted image.
+type Mount struct {
+	// Path is the root of the image's files: read-only, nodev, nosuid.
+	Path string
+
+	fs   *FS
+	m    *mount
+	once sync.Once
+}
+
+// mount is a kernel mount. Its fields but ready are guarded by FS.mu.
+type mount struct {
+	file   *file
+	refs   int
+	unused time.Time     // since when refs is 0
+	ready  chan struct{} // closed when mounted, or failed, or, of one being unmounted, gone
+	err    error         // of mounting; read after ready
+	going  bool          // being unmounted
+}
+
+var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// Mount mounts an image, or takes a further hold on the mount that it has. It
+// reads nothing of the image's data. Errors: fault.Invalid, Corrupt (metadata
+// that the kernel refuses), Machine, and ctx's.
+func (f *FS) Mount(ctx context.Context, img Image) (*Mount, error) {
+	if img.Blocks == nil || img.Blocks.Size() < 0 {
+		return nil, fault.New(fault.Invalid, "image %s has no blocks", img.ID)
+	}
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		f.mu.Lock()
+		if f.closed {
+			f.mu.Unlock()
+			return nil, fault.New(fault.Cancelled, "the image mounts are being closed")
+		}
+		m := f.mounts[img.ID]
+		if m == nil {
+			file, err := f.files.use(img.ID, &img)
+			if err != nil {
+				f.mu.Unlock()
+				return nil, err
+			}
+			m = &mount{file: file, refs: 1, ready: make(chan struct{})}
+			f.mounts[img.ID] = m
+			f.mu.Unlock()
+			return f.finish(m, img)
+		}
+		if !m.going {
+			m.refs++
+			m.file.learn(&img)
+		}
+		going, ready := m.going, m.ready
+		f.mu.Unlock()
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			if !going {
+				f.release(m)
+			}
+			return nil, ctx.Err()
+		}
+		switch {
+		case going:
+			continue // it is gone, or could not go: look again
+		case m.err != nil:
+			return nil, m.err
+		}
+		return &Mount{Path: imagePath(f.o.Dir, img.ID), fs: f, m: m}, nil
+	}
+}
+
+// finish makes the kernel mount and tells those who wait for it.
+func (f *FS) finish(m *mount, img Image) (*Mount, error) {
+	path := imagePath(f.o.Dir, img.ID)
+	m.err = f.mountKernel(img, path)
+	if m.err != nil {
+		f.mu.Lock()
+		delete(f.mounts, img.ID)
+		f.mu.Unlock()
+		if f.files.drop(m.file) {
+			f.forget(m.file)
+		}
+	}
+	close(m.ready)
+	if m.err != nil {
+		return nil, m.err
+	}
+	return &Mount{Path: path, fs: f, m: m}, nil
+}
+
+func (f *FS) mountKernel(img Image, path string) error {
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fault.Wrap(err, "create", path)
+	}
+	if _, err := os.Stat(img.Meta); err != nil {
+		return fault.Wrap(err, "find metadata of image", img.ID)
+	}
+	data := fusePath(f.o.Dir, img.ID)
+	f.mu.Lock()
+	loops := f.loops
+	f.mu.Unlock()
+	err := errNoFiles
+	if !loops {
+		err = mountFiles(img.Meta, data, path)
+	}
+	if err == errNoFiles {
+		if err = mountLoops(img.Meta, data, path); err == nil && !loops {
+			f.o.Log.Info("this kernel mounts images by loop devices")
+			f.mu.Lock()
+			f.loops = true
+			f.mu.Unlock()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := setReadAhead(path, f.o.ReadAhead); err != nil {
+		f.o.Log.Warn("read-ahead stays at the kernel's default", "image", img.ID, "error", err)
+	}
+	return nil
+}
+
+// Release gives the hold back; the mount stays for Options.Keep. Further calls
+// do nothing.
+func (m *Mount) Release() { m.once.Do(func() { m.fs.release(m.m) }) }
+
+func (f *FS) release(m *mount) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m.refs--; m.refs == 0 {
+		m.unused = time.Now()
+	}
+}
+
+// Mounted lists the IDs of the images that are mounted, sorted. After a restart
+// it has those of the server before, with no hold on them.
+func (f *FS) Mounted() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ids := []string{}
+	for id, m := range f.mounts {
+		select {
+		case <-m.ready:
+			ids = append(ids, id)
+		default:
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Sweep unmounts every image that nobody holds, and says how many. One that is
+// in use all the same (a shell stands in it) stays for the next time.
+func (f *FS) Sweep() int { return f.sweep(time.Now()) }
+
+func (f *FS) sweep(unusedBefore time.Time) (n int) {
+	f.mu.Lock()
+	var old []*mount
+	for _, m := range f.mounts {
+		if m.refs == 0 && !m.going && !f.closed && !m.unused.After(unusedBefore) {
+			m.going, m.ready = true, make(chan struct{})
+			old = append(old, m)
+		}
+	}
+	f.mu.Unlock()
+	for _, m := range old {
+		err := unix.Unmount(imagePath(f.o.Dir, m.file.id), 0)
+		f.mu.Lock()
+		if gone := err == nil || err == unix.EINVAL || err == unix.ENOENT; gone {
+			delete(f.mounts, m.file.id)
+			n++
+		} else {
+			m.going, m.unused = false, time.Now()
+			f.mu.Unlock()
+			close(m.ready)
+			continue
+		}
+		f.mu.Unlock()
+		if f.files.drop(m.file) {
+			f.forget(m.file)
+		}
+		close(m.ready)
+	}
+	return n
+}

@@ -1,0 +1,268 @@
+package lazyfs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sys/unix"
+
+	"brisk.dev/brisk/internal/fault"
+)
+
+// receivers are the threads that wait in the kernel for requests. They do
+// nothing that can block, so two suffice to keep one always waiting.
+const receivers = 2
+
+// server answers the kernel's requests. Each request that concerns an image runs
+// in a goroutine of its own, so that none waits for another but for memory.
+type server struct {
+	dev      *device
+	files    *files
+	lookup   func(context.Context, string) (Image, error)
+	deadline time.Duration
+	budget   *semaphore.Weighted // bytes of READs being served, all images together
+	log      *complaints
+	released func(*file) // the kernel is done with a file that nothing else uses
+
+	ctx     context.Context // ends all reads
+	running sync.WaitGroup
+}
+
+// start serves until the mount is gone; wait waits for that.
+func (s *server) start() {
+	for range receivers {
+		s.running.Go(s.receive)
+	}
+}
+
+// wait returns when the mount is gone and every request has been answered.
+func (s *server) wait() { s.running.Wait() }
+
+func (s *server) receive() {
+	buf := make([]byte, requestBytes)
+	for {
+		n, err := s.dev.receive(buf)
+		if err == unix.ENODEV {
+			return
+		}
+		if err != nil {
+			s.log.say(slog.LevelError, "", "receive", "lazyfs cannot receive requests", "error", err)
+			return
+		}
+		r, ok := parseRequest(buf[:n])
+		if !ok {
+			s.log.say(slog.LevelError, "", "parse", "lazyfs got a broken request", "bytes", n)
+			continue
+		}
+		switch r.op {
+		case opForget, opBatchForget, opInterrupt, opDestroy:
+			// No answer is wanted. Nodes are made of names, so there is nothing to forget. An
+			// interrupt only says that some signal arrived; an error in place of
+			// the data would hit everybody who waits for the same page.
+			continue
+		}
+		r.body = append([]byte(nil), r.body...)
+		s.running.Go(func() { s.answer(r) })
+	}
+}
+
+// answer runs one request and replies, whatever happens.
+func (s *server) answer(r request) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.deadline)
+	defer cancel()
+	replied := false
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.say(slog.LevelError, "", "panic", "lazyfs: a request panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			if !replied {
+				s.dev.fail(r.unique, unix.EIO)
+			}
+		}
+	}()
+	var err error
+	if r.op == opRead {
+		err = s.read(ctx, r, &replied)
+	} else {
+		body, errno := s.small(ctx, r)
+		replied = true
+		if errno != 0 {
+			err = s.dev.fail(r.unique, errno)
+		} else {
+			err = s.dev.reply(r.unique, body)
+		}
+	}
+	if err != nil {
+		s.log.say(slog.LevelError, "", "reply", "lazyfs cannot answer the kernel", "operation", r.op, "error", err)
+	}
+}
+
+// small answers everything but READ.
+func (s *server) small(ctx context.Context, r request) ([]byte, syscall.Errno) {
+	switch r.op {
+	case opLookup:
+		f := s.files.named(r.name())
+		if r.node != rootNode || f == nil {
+			return nil, unix.ENOENT
+		}
+		size, errno := s.size(ctx, f)
+		return appendEntry(nil, f.node, size), errno
+	case opGetattr:
+		if r.node == rootNode {
+			return appendAttrOut(nil, rootNode, -1), 0
+		}
+		f := s.files.get(r.node)
+		if f == nil {
+			return nil, unix.ESTALE
+		}
+		size, errno := s.size(ctx, f)
+		return appendAttrOut(nil, f.node, size), errno
+	case opOpen:
+		if s.files.open(r.node) == nil {
+			return nil, unix.ESTALE
+		}
+		return appendOpen(nil, keepCache), 0
+	case opRelease:
+		if f := s.files.get(r.node); f != nil && s.files.drop(f) {
+			s.released(f)
+		}
+		return nil, 0
+	case opOpendir:
+		return appendOpen(nil, 0), 0
+	case opReaddir:
+		return s.readdir(r)
+	case opStatfs:
+		return appendStatfs(nil), 0
+	case opFlush, opReleasedir, opAccess:
+		return nil, 0
+	}
+	return nil, unix.ENOSYS
+}
+
+func (s *server) readdir(r request) ([]byte, syscall.Errno) {
+	off, size, ok := r.readArgs()
+	if !ok {
+		return nil, unix.EINVAL
+	}
+	var b []byte
+	for i, f := range s.files.list() {
+		if int64(i) < off {
+			continue
+		}
+		longer := appendDirent(b, f.node, f.id, i+1)
+		if len(longer) > size {
+			break
+		}
+		b = longer
+	}
+	return b, 0
+}
+
+func (s *server) size(ctx context.Context, f *file) (int64, syscall.Errno) {
+	img, err := f.image(ctx, s.lookup)
+	if err != nil {
+		s.failed(f, err)
+		return 0, unix.EIO
+	}
+	return img.size(), 0
+}
+
+// read answers a READ: all of the bytes, or EIO.
+func (s *server) read(ctx context.Context, r request, replied *bool) error {
+	off, size, ok := r.readArgs()
+	f := s.files.get(r.node)
+	if !ok || f == nil {
+		*replied = true
+		return s.dev.fail(r.unique, unix.EIO)
+	}
+	f.requests.Add(1)
+	f.inFlight.Add(1)
+	defer f.inFlight.Add(-1)
+	release, err := s.reserve(ctx, f, int64(size))
+	if err != nil {
+		*replied = true
+		s.failed(f, err)
+		return s.dev.fail(r.unique, unix.EIO)
+	}
+	defer release()
+	buf := buffers.get(size)
+	defer buffers.put(buf)
+	data, err := s.fill(ctx, f, buf[:size], off)
+	*replied = true
+	if err != nil {
+		s.failed(f, err)
+		return s.dev.fail(r.unique, unix.EIO)
+	}
+	f.bytes.Add(int64(len(data)))
+	return s.dev.reply(r.unique, data)
+}
+
+// reserve waits until a read of n bytes fits into the memory that its image, and
+// then that all images, may use for answers.
+func (s *server) reserve(ctx context.Context, f *file, n int64) (release func(), err error) {
+	if err := f.budget.Acquire(ctx, n); err != nil {
+		return nil, err
+	}
+	if err := s.budget.Acquire(ctx, n); err != nil {
+		f.budget.Release(n)
+		return nil, err
+	}
+	return func() { s.budget.Release(n); f.budget.Release(n) }, nil
+}
+
+// fill reads what of p lies within the file.
+func (s *server) fill(ctx context.Context, f *file, p []byte, off int64) ([]byte, error) {
+	img, err := f.image(ctx, s.lookup)
+	if err != nil {
+		return nil, err
+	}
+	p = p[:max(0, min(int64(len(p)), img.size()-off))]
+	inside := p[:max(0, min(int64(len(p)), img.Blocks.Size()-off))]
+	if len(inside) > 0 {
+		if err := img.Blocks.ReadAt(ctx, inside, off); err != nil {
+			return nil, err
+		}
+	}
+	clear(p[len(inside):])
+	return p, nil
+}
+
+func (s *server) failed(f *file, err error) {
+	if s.ctx.Err() != nil {
+		return // closing: those who still read know
+	}
+	f.errors.Add(1)
+	s.log.say(slog.LevelError, f.id, string(fault.ClassOf(err)), "image cannot be read: its readers get EIO",
+		"image", f.id, "class", string(fault.ClassOf(err)), "error", err)
+}
+
+// buffers are those of READs, of two sizes: most reads are of a chunk or less.
+var buffers bufferPools
+
+type bufferPools struct{ chunk, whole sync.Pool }
+
+const chunkBuffer = 128 << 10
+
+func (p *bufferPools) get(n int) []byte {
+	pool, size := &p.chunk, chunkBuffer
+	if n > chunkBuffer {
+		pool, size = &p.whole, maxRead
+	}
+	if b, ok := pool.Get().(*[]byte); ok {
+		return *b
+	}
+	return make([]byte, size)
+}
+
+func (p *bufferPools) put(b []byte) {
+	if len(b) == chunkBuffer {
+		p.chunk.Put(&b)
+	} else {
+		p.whole.Put(&b)
+	}
+}
