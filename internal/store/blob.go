@@ -1,0 +1,76 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"brisk.dev/brisk/internal/fault"
+)
+
+// PutBlob stores data, of at least one byte, as an object of its own, durably,
+// and gives its digest. One that is there already is read back, and written
+// again if it is damaged. Only a hold keeps it from Retain until something
+// refers to it.
+func (s *Store) PutBlob(ctx context.Context, data []byte) (Digest, error) {
+	if len(data) == 0 {
+		return Digest{}, fault.New(fault.Invalid, "an empty blob")
+	}
+	d := Sum(data)
+	if err := s.putBlob(ctx, d, data); err != nil {
+		return Digest{}, fault.Wrap(err, "store blob", d.Short())
+	}
+	return d, nil
+}
+
+func (s *Store) putBlob(ctx context.Context, d Digest, data []byte) error {
+	s.publish.RLock()
+	defer s.publish.RUnlock()
+	key := blobKey(d)
+	switch _, err := s.GetBlob(ctx, d, int64(len(data))); {
+	case fault.Is(err, fault.Corrupt):
+		if err := s.opts.Origin.Delete(ctx, key); err != nil {
+			return err
+		}
+	case err != nil && !fault.Is(err, fault.NotFound):
+		return err
+	}
+	// Also if it is there: Put returns when it is durable, and whoever put it
+	// may have died before.
+	if err := s.opts.Origin.Put(ctx, key, bytes.NewReader(encoder().EncodeAll(data, nil))); err != nil {
+		return err
+	}
+	s.holds.touchBlob(d)
+	return nil
+}
+
+// GetBlob reads a blob of at most max bytes and verifies it.
+func (s *Store) GetBlob(ctx context.Context, d Digest, max int64) ([]byte, error) {
+	key := blobKey(d)
+	size, err := s.opts.Origin.Size(ctx, key)
+	if err != nil {
+		return nil, fault.Wrap(err, "read blob", d.Short())
+	}
+	damaged := func(err error) error {
+		return &fault.Error{Class: fault.Corrupt, Op: "read blob", Object: d.String(), Hint: hintImport, Err: err}
+	}
+	if limit := max + max/64 + 1024; size > limit { // zstd never needs more
+		return nil, damaged(fmt.Errorf("%d bytes are stored for at most %d", size, max))
+	}
+	frame := make([]byte, size)
+	err = s.opts.Origin.ReadAt(ctx, key, frame, 0)
+	if fault.Is(err, fault.Corrupt) {
+		return nil, damaged(err)
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "read blob", d.Short())
+	}
+	data, err := decodeBlob(frame, max)
+	if err != nil {
+		return nil, damaged(err)
+	}
+	if Sum(data) != d {
+		return nil, damaged(fmt.Errorf("its content does not match its digest"))
+	}
+	return data, nil
+}

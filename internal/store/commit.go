@@ -1,0 +1,96 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"os"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"brisk.dev/brisk/internal/fault"
+)
+
+// filePutter is an Origin that can take over a local file, and replace a damaged object.
+type filePutter interface {
+	PutFile(ctx context.Context, key, path string, replace bool) error
+}
+
+// publishing bounds the packs of a batch that are put at once.
+const publishing = 4
+
+// Commit makes the batch's chunks durable and visible. After an error the batch
+// is over; packs that had been published by then stay, until Retain finds that nobody refers
+// to them, so that a second attempt need not write them again. No Add or Use may
+// be in progress.
+func (b *Batch) Commit(ctx context.Context) (Written, error) {
+	if !b.end() {
+		return Written{}, fault.New(fault.Invalid, "the batch has ended")
+	}
+	defer b.release()
+	defer b.cancel()
+	stop := context.AfterFunc(ctx, b.cancel)
+	defer stop()
+
+	w := b.written
+	packs := b.relied
+	if b.pipeline != nil {
+		b.pipeline.finish()
+		defer b.pipeline.remove()
+	}
+	if err := b.failure(); err != nil {
+		return Written{}, fault.Wrap(err, "write", "packs")
+	}
+	if b.pipeline != nil {
+		group, ctx := errgroup.WithContext(b.ctx)
+		group.SetLimit(publishing)
+		for _, p := range b.pipeline.packs {
+			packs[p.digest] = struct{}{}
+			w.StoredBytes += p.size
+			group.Go(func() error { return b.s.publishPack(ctx, p) })
+		}
+		if err := group.Wait(); err != nil {
+			return Written{}, err
+		}
+	}
+	w.Packs = slices.SortedFunc(maps.Keys(packs), func(x, y Digest) int { return bytes.Compare(x[:], y[:]) })
+	return w, nil
+}
+
+// publishPack puts a pack into the origin and then into the index.
+func (s *Store) publishPack(ctx context.Context, p sealedPack) error {
+	s.publish.RLock()
+	defer s.publish.RUnlock()
+	damaged := s.index.isBad(p.digest)
+	if !damaged && s.index.known(p.digest, s.holds.now) {
+		return nil // another batch with the same chunks was faster
+	}
+	if err := s.putFile(ctx, packKey(p.digest), p.path, damaged); err != nil {
+		return fault.Wrap(err, "store pack", p.digest.Short())
+	}
+	in := &pack{digest: p.digest, size: p.size, index: p.index}
+	in.touched.Store(s.holds.now())
+	s.index.add(in)
+	if err := s.logged.addPack(in); err != nil {
+		s.log.Warn("the local copy of the packs' indexes cannot be kept; the next opening will be slower", "err", err)
+	}
+	return nil
+}
+
+func (s *Store) putFile(ctx context.Context, key, path string, replace bool) error {
+	if o, ok := s.opts.Origin.(filePutter); ok {
+		return o.PutFile(ctx, key, path, replace)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if replace {
+		if err := s.opts.Origin.Delete(ctx, key); err != nil {
+			return err
+		}
+	}
+	return s.opts.Origin.Put(ctx, key, f)
+}

@@ -1,0 +1,59 @@
+// Package store keeps the bytes of images: content-addressed, compressed at rest,
+// each piece once, however many images use it.
+//
+// # What is what
+//
+// A [Chunk] is a piece of one file, at most [ChunkSize] bytes, named by its
+// [Digest]. A pack is an immutable object of many compressed chunks and their
+// index, named by its own digest. A blob is a small object of its own (the
+// metadata of an image). An [Origin] keeps packs and blobs for good; a [Cache]
+// keeps plain chunks near. The formats are in docs/format: chunk.md, pack.md,
+// slab.md.
+//
+// # Reading
+//
+// [Store.ReadChunk] asks the cache, then the origin. What comes from the origin
+// is verified against its digest, always, and only then handed on and cached.
+// Concurrent misses of one chunk are one read of the origin, which goes on as
+// long as one of those who want it waits. A caller may be blocked by: the
+// origin (bounded by Options.ReadTimeout), the bound on parallel origin reads
+// (Options.Parallel), the cache's disk, and, just after opening, the loading of the
+// packs' indexes; a cache hit waits for none of these.
+//
+// # Writing
+//
+// A [Batch] collects the chunks of an import and writes those that the store
+// does not have into new packs. Nothing of it can be seen before
+// [Batch.Commit], which returns when everything is durable. [Batch.Add] blocks when the
+// compressors or the disk are behind; memory in flight is bounded (about 10 MiB
+// a batch, plus 48 bytes a chunk).
+//
+// # Deleting
+//
+// [Store.Retain] deletes packs and blobs that nobody refers to. Who refers to
+// what is the caller's knowledge. The gap between content that is stored and a
+// manifest that names it is closed by [Store.Hold]: whatever was written or
+// relied on (by Add, Use or PutBlob) since the oldest hold that is still held
+// began is not deleted. An importer therefore does
+//
+//	release := s.Hold()
+//	defer release()
+//	b := s.Begin(ctx)
+//	... Add, Commit, PutBlob, write the manifest durably ...
+//
+// Retain never waits for holds, and holds never wait for Retain, so a long
+// import blocks no removal and no other import.
+//
+// # Damage
+//
+// Bytes that are not what their digest says are never returned. A damaged place
+// in the cache is dropped and read again from the origin. A damaged chunk of
+// the origin is an error of class fault.Corrupt that names chunk and pack; the
+// store remembers the damage and no longer counts that copy as stored, so that
+// importing the image again writes a good one.
+//
+// # Locks
+//
+// Store.publish (shared: an object is being made visible; exclusive: one is
+// being deleted), then index.mu, then holds.mu. No I/O happens under the last two.
+package store

@@ -1,0 +1,82 @@
+package store
+
+import (
+	"context"
+	"sync"
+)
+
+// flight is one chunk on its way from the origin, wanted by one or more readers.
+type flight struct {
+	done   chan struct{}
+	buf    *[ChunkSize]byte
+	size   uint32
+	err    error // valid, with the content of buf, when done is closed
+	cancel context.CancelFunc
+	wanted int // readers waiting or copying, and the fetcher; guarded by flights.mu
+}
+
+// flights are those in the air, by digest.
+type flights struct {
+	mu sync.Mutex
+	by map[Digest]*flight
+}
+
+var chunkBuffers = sync.Pool{New: func() any { return new([ChunkSize]byte) }}
+
+// join gives the flight for c, and whether it is new, to be flown by the caller.
+func (f *flights) join(ctx context.Context, c Chunk) (*flight, context.Context, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if fl := f.by[c.Digest]; fl != nil && fl.size == c.Size {
+		fl.wanted++
+		return fl, nil, false
+	}
+	if f.by == nil {
+		f.by = map[Digest]*flight{}
+	}
+	// Without a name in the table if the same digest flies with another length,
+	// which is somebody's mistake and will not verify.
+	fl := &flight{done: make(chan struct{}), buf: chunkBuffers.Get().(*[ChunkSize]byte), size: c.Size, wanted: 2}
+	ctx, fl.cancel = context.WithCancel(ctx)
+	if f.by[c.Digest] == nil {
+		f.by[c.Digest] = fl
+	}
+	return fl, ctx, true
+}
+
+// leave is called by each reader and by the fetcher when it no longer needs the
+// flight. When only the fetcher is left there is nobody to fetch for.
+func (f *flights) leave(d Digest, fl *flight) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fl.wanted--
+	switch fl.wanted {
+	case 1:
+		select {
+		case <-fl.done:
+		default:
+			fl.cancel()
+			f.forget(d, fl)
+		}
+	case 0:
+		f.forget(d, fl)
+		chunkBuffers.Put(fl.buf)
+	}
+}
+
+// land ends the flight: readers copy, newcomers start another.
+func (f *flights) land(d Digest, fl *flight, err error) {
+	f.mu.Lock()
+	fl.err = err
+	f.forget(d, fl)
+	f.mu.Unlock()
+	close(fl.done)
+	fl.cancel()
+	f.leave(d, fl)
+}
+
+func (f *flights) forget(d Digest, fl *flight) {
+	if f.by[d] == fl {
+		delete(f.by, d)
+	}
+}

@@ -1,0 +1,190 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"brisk.dev/brisk/internal/fault"
+)
+
+// Stats are counts since opening, but for the last four.
+type Stats struct {
+	CacheReads, CacheBytes   int64 // chunks served by the cache
+	OriginReads, OriginBytes int64 // chunks fetched from the origin, in plain bytes
+	StoredBytes              int64 // the same, as they were transferred
+	JoinedReads              int64 // reads that waited for another's fetch
+	HoleReads                int64
+	DamagedReads             int64 // copies in the origin that did not verify
+	CacheFailures            int64 // chunks that the cache could not read or keep
+
+	Packs, Chunks   int // that can be read; a chunk in two packs counts twice
+	DamagedChunks   int // copies known to be damaged
+	UnreadablePacks int
+}
+
+type counters struct {
+	cacheReads, cacheBytes, originReads, originBytes, storedBytes, joinedReads, holeReads, damagedReads, cacheFailures atomic.Int64
+	cacheLogged                                                                                                        atomic.Int64 // when a cache failure was last logged, Unix seconds
+}
+
+// Stats gives the counts. It does not wait for the index.
+func (s *Store) Stats() Stats {
+	c := &s.counters
+	st := Stats{
+		CacheReads: c.cacheReads.Load(), CacheBytes: c.cacheBytes.Load(),
+		OriginReads: c.originReads.Load(), OriginBytes: c.originBytes.Load(), StoredBytes: c.storedBytes.Load(),
+		JoinedReads: c.joinedReads.Load(), HoleReads: c.holeReads.Load(),
+		DamagedReads: c.damagedReads.Load(), CacheFailures: c.cacheFailures.Load(),
+	}
+	st.Packs, st.Chunks, st.DamagedChunks, st.UnreadablePacks = s.index.counts()
+	return st
+}
+
+// ReadChunk fills dst, of length c.Size, with the chunk's content, and says
+// where it came from; a hole is zeros and counts as the cache's. The content is
+// right, or there is an error: fault.Corrupt if every copy is damaged or the
+// chunk is nowhere, fault.Timeout, fault.Unavailable. When a read from the
+// origin has returned, the cache has the chunk, unless it is full or failed.
+func (s *Store) ReadChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error) {
+	if c.Size == 0 || c.Size > ChunkSize || len(dst) != int(c.Size) {
+		return FromOrigin, fault.New(fault.Invalid, "read chunk %s into %d bytes", c, len(dst))
+	}
+	if c.Digest.IsZero() {
+		clear(dst)
+		s.counters.holeReads.Add(1)
+		return FromCache, nil
+	}
+	if s.opts.Cache != nil {
+		ok, err := s.opts.Cache.Read(c, dst)
+		if err != nil {
+			s.cacheFailed("read", c, err)
+		}
+		if ok && err == nil {
+			s.counters.cacheReads.Add(1)
+			s.counters.cacheBytes.Add(int64(c.Size))
+			return FromCache, nil
+		}
+	}
+	fl, flightCtx, mine := s.flights.join(s.ctx, c)
+	defer s.flights.leave(c.Digest, fl)
+	if !mine {
+		s.counters.joinedReads.Add(1)
+	} else if !s.spawn(func() { s.flights.land(c.Digest, fl, s.fetch(flightCtx, c, fl.buf[:c.Size])) }) {
+		s.flights.land(c.Digest, fl, errClosed())
+	}
+	select {
+	case <-fl.done:
+		if fl.err != nil {
+			return FromOrigin, fl.err
+		}
+		copy(dst, fl.buf[:c.Size])
+		return FromOrigin, nil
+	case <-ctx.Done():
+		return FromOrigin, fault.Wrap(ctx.Err(), "read chunk", c.String())
+	}
+}
+
+// fetch fills buf with a chunk from the origin and gives it to the cache.
+func (s *Store) fetch(ctx context.Context, c Chunk, buf []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.ReadTimeout)
+	defer cancel()
+	select {
+	case s.origin <- struct{}{}:
+		defer func() { <-s.origin }()
+	case <-ctx.Done():
+		return fault.Wrap(ctx.Err(), "read chunk", c.String())
+	}
+	if err := s.await(ctx); err != nil {
+		return err
+	}
+	stored, err := s.readCopies(ctx, c, buf)
+	if err != nil {
+		return err
+	}
+	s.counters.originReads.Add(1)
+	s.counters.originBytes.Add(int64(c.Size))
+	s.counters.storedBytes.Add(int64(stored))
+	if s.opts.Cache != nil {
+		if err := s.opts.Cache.Write(c, buf); err != nil {
+			s.cacheFailed("write", c, err)
+		}
+	}
+	return nil
+}
+
+// readCopies tries every copy of the chunk until one is right.
+func (s *Store) readCopies(ctx context.Context, c Chunk, buf []byte) (stored uint32, err error) {
+	copies := s.index.find(c.Digest)
+	if len(copies) == 0 {
+		return 0, &fault.Error{Class: fault.Corrupt, Op: "read chunk", Object: c.String(), Hint: hintImport,
+			Err: fmt.Errorf("no pack of the store holds it")}
+	}
+	for _, at := range copies {
+		if err = s.readCopy(ctx, c, at, buf); err == nil {
+			return at.stored, nil
+		}
+		if ctx.Err() != nil {
+			return 0, fault.Wrap(ctx.Err(), "read chunk", c.String())
+		}
+		if !fault.Is(err, fault.Corrupt) {
+			continue
+		}
+		s.counters.damagedReads.Add(1)
+		if s.index.markDamaged(c.Digest, at.pack) {
+			s.log.Error("a chunk is damaged in its pack", "chunk", c.Digest, "pack", at.pack, "err", err)
+			if err := s.logged.addDamage(at.pack, c.Digest); err != nil {
+				s.log.Warn("the damage will be forgotten at the next opening", "err", err)
+			}
+		}
+	}
+	return 0, err
+}
+
+const hintImport = "Import or build the image again: that stores what is missing or damaged anew."
+
+var frameBuffers = sync.Pool{New: func() any { return new([ChunkSize]byte) }}
+
+// readCopy fills buf from one copy and verifies it.
+func (s *Store) readCopy(ctx context.Context, c Chunk, at copyOf, buf []byte) error {
+	damaged := func(err error) error {
+		return &fault.Error{Class: fault.Corrupt, Op: "read chunk", Object: c.String() + " of pack " + at.pack.String(),
+			Hint: hintImport, Err: err}
+	}
+	if at.size != c.Size {
+		return damaged(fmt.Errorf("it has %d bytes there", at.size))
+	}
+	frame := buf
+	if !at.raw {
+		mem := frameBuffers.Get().(*[ChunkSize]byte)
+		defer frameBuffers.Put(mem)
+		frame = mem[:at.stored]
+	}
+	err := s.opts.Origin.ReadAt(ctx, packKey(at.pack), frame, int64(at.offset))
+	if fault.Is(err, fault.Corrupt) || fault.Is(err, fault.NotFound) {
+		return damaged(err)
+	}
+	if err != nil {
+		return fault.Wrap(err, "read chunk", c.String()+" of pack "+at.pack.String())
+	}
+	if !at.raw {
+		if err := decodeFrame(frame, false, buf); err != nil {
+			return damaged(err)
+		}
+	}
+	if Sum(buf) != c.Digest {
+		return damaged(fmt.Errorf("its content does not match its digest"))
+	}
+	return nil
+}
+
+// cacheFailed counts, and logs once a minute: a full disk fails every write.
+func (s *Store) cacheFailed(op string, c Chunk, err error) {
+	s.counters.cacheFailures.Add(1)
+	now, last := time.Now().Unix(), s.counters.cacheLogged.Load()
+	if now-last >= 60 && s.counters.cacheLogged.CompareAndSwap(last, now) {
+		s.log.Warn("the chunk cache failed; reads go on from the origin", "op", op, "chunk", c.Digest, "err", err, "hint", fault.HintOf(err))
+	}
+}
