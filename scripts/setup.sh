@@ -171,7 +171,7 @@ fetch_modules() {
 # --- Python ------------------------------------------------------------------
 
 need_python() {
-  local want=scripts/requirements-test.txt venv=.cache/venv
+  local want=sdk/python/requirements-dev.txt venv=.cache/venv
   cmp -s "$want" "$venv/brisk-requirements" && [ -x "$venv/bin/python" ] && return
   say "making a Python environment for the tests in $venv"
   rm -rf "$venv"

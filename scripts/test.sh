@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# test.sh [STAGE...]: runs the stages that are named, or all, one after another,
+# to the end even if one fails, and ends with the sum.
+#
+#   lint    golangci-lint, with formatting
+#   go      the Go tests, with the race detector
+#   python  the SDK: ruff, mypy, pytest
+#   e2e     the built bin/brisk from outside: Go's and the SDK's end-to-end tests
+#
+# What is needed has been put there by setup.sh. Exit status: 0, or 1 when
+# something failed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/say.sh
+PATH=$PWD/.cache/bin:$PATH
+export BRISK_BIN=$PWD/bin/brisk
+
+WORK=$(mktemp -d) JOB=''
+trap 'rm -rf "$WORK"' EXIT
+trap 'exit 130' INT TERM
+: >"$WORK/tally"
+failed=() began=$SECONDS
+
+summary() { "$WORK/testsummary" "$@"; }
+
+# go_test NAME ARGS...: go test with a readable report.
+go_test() { summary go -tally "$WORK/tally" "$@"; }
+
+# check NAME COMMAND...: runs a check that is silent when all is well.
+check() {
+  local name=$1 at=$SECONDS
+  shift
+  "$@" || return
+  echo "$name: ok ($((SECONDS - at)) s)"
+}
+
+# py NAME ARGS...: pytest with a readable report. Its status 5 is "no tests".
+py() {
+  local name=$1 status=0
+  shift
+  (cd sdk/python && ../../.cache/venv/bin/python -m pytest -q -p no:cacheprovider --no-header --junitxml="$WORK/report.xml" "$@") || status=$?
+  [ "$status" = 5 ] && status=0
+  summary junit -tally "$WORK/tally" "$name" "$WORK/report.xml" && [ "$status" = 0 ]
+}
+
+stage_lint() {
+  check "golangci-lint" golangci-lint run ./...
+}
+
+stage_go() {
+  local packages
+  mapfile -t packages < <(go list ./... | grep -v '/test/e2e')
+  go_test "go" -race -timeout 15m "${packages[@]}"
+}
+
+stage_python() {
+  local venv=$PWD/.cache/venv/bin status=0
+  (cd sdk/python && check ruff "$venv/ruff" check -q --no-cache . && check mypy "$venv/mypy" --no-error-summary --cache-dir ../../.cache/mypy) || status=1
+  py "python" || status=1
+  return "$status"
+}
+
+stage_e2e() {
+  local status=0
+  [ ! -d test/e2e ] || go_test "end to end" -count=1 -timeout 20m ./test/e2e/... || status=1
+  py "python, end to end" -m e2e || status=1
+  return "$status"
+}
+
+go build -o "$WORK/testsummary" ./internal/tools/testsummary || exit 1
+[ $# -gt 0 ] || set -- lint go python e2e
+for stage; do
+  say "$stage"
+  "stage_$stage" || failed+=("$stage")
+done
+
+printf '\n'
+total=$(summary total "$WORK/tally")
+printf '%s (%d s)\n' "$total" $((SECONDS - began))
+if [ ${#failed[@]} -gt 0 ]; then
+  echo "failed: ${failed[*]}; one alone: make test-${failed[0]}"
+  exit 1
+fi
