@@ -278,23 +278,28 @@ func (e *encoder) write() {
 	for i := range e.items {
 		e.writeInode(int32(i))
 	}
-	sb := e.out[superOffset:]
+	writeSuper(e.out, uint64(len(e.items)), e.deviceBlocks)
+}
+
+// writeSuper fills block 0 of a filesystem that is complete otherwise.
+func writeSuper(out []byte, inodes uint64, deviceBlocks uint32) {
+	sb := out[superOffset:]
 	le.PutUint32(sb, magic)
 	le.PutUint32(sb[8:], compat)
 	sb[12] = blockBits
 	le.PutUint16(sb[14:], firstNID)
-	le.PutUint64(sb[16:], uint64(len(e.items)))
-	le.PutUint32(sb[36:], uint32(len(e.out)/BlockSize))
+	le.PutUint64(sb[16:], inodes)
+	le.PutUint32(sb[36:], uint32(len(out)/BlockSize))
 	le.PutUint32(sb[40:], areaStart/BlockSize)
 	le.PutUint32(sb[80:], incompat)
 	le.PutUint16(sb[86:], 1)
 	le.PutUint16(sb[88:], deviceOffset/deviceSize)
-	le.PutUint32(e.out[deviceOffset+64:], e.deviceBlocks)
-	sum := blake3.Sum256(e.out)
+	le.PutUint32(out[deviceOffset+64:], deviceBlocks)
+	sum := blake3.Sum256(out)
 	copy(sb[48:64], sum[:])
 	sb[48+6] = sb[48+6]&0x0f | 0x80 // UUID version 8: of the maker's own making
 	sb[48+8] = sb[48+8]&0x3f | 0x80
-	le.PutUint32(sb[4:], checksum(e.out))
+	le.PutUint32(sb[4:], checksum(out))
 }
 
 func (e *encoder) writeInode(i int32) {
