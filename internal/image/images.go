@@ -172,13 +172,8 @@ func (s *Images) digests(workspace string) ([]store.Digest, error) {
 // the image that is there already.
 func (s *Images) Write(ctx context.Context, t *Tree, cfg Config, batch *store.Batch, workspace, name string) (*Image, Result, error) {
 	defer batch.Abort() // of no effect after Commit
-	if err := checkWorkspace(workspace); err != nil {
+	if err := CheckRef(workspace, name); err != nil {
 		return nil, Result{}, err
-	}
-	if name != "" {
-		if err := checkName(name); err != nil {
-			return nil, Result{}, err
-		}
 	}
 	release := s.opt.Store.Hold()
 	defer release()

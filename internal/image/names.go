@@ -45,6 +45,15 @@ func checkWorkspace(workspace string) error {
 	return nil
 }
 
+// CheckRef says why no image can be written to a workspace under a name, or nil:
+// for whoever wants to know before the work and not after it. An empty name is no name.
+func CheckRef(workspace, name string) error {
+	if err := checkWorkspace(workspace); err != nil || name == "" {
+		return err
+	}
+	return checkName(name)
+}
+
 // nameFile is what a file in names/ holds.
 type nameFile struct {
 	Name   string       `json:"name"`

@@ -1,0 +1,125 @@
+// Package memo remembers, durably, which image a piece of work made, so that
+// equal work need not be done again: a step of a build, the import of an archive.
+//
+// A Memo is a directory with one small file for each piece of work, named by the
+// digest of everything that its result depends on. Choosing that digest, and
+// checking that the image still exists, is the caller's business. Losing a memo
+// costs time and nothing else, so what is damaged counts as unknown.
+// docs/format/memo.md has the format.
+//
+// Safe for concurrent use. Nothing blocks but on the disk.
+package memo
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/store"
+)
+
+// Memo is a directory of results.
+type Memo struct {
+	dir string
+}
+
+const (
+	magic  = "brisk-memo"
+	format = 1
+	// tempPrefix marks files that are being written; no digest begins so.
+	tempPrefix = ".new-"
+)
+
+// Open opens a memo, makes its directory if there is none, and removes what a
+// process that died was writing.
+func Open(dir string) (*Memo, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, store.DiskError(err, "open memo", dir)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, tempPrefix+"*"))
+	if err != nil {
+		return nil, fault.Wrap(err, "open memo", dir)
+	}
+	for _, f := range left {
+		os.Remove(f)
+	}
+	return &Memo{dir}, nil
+}
+
+// encode writes a result.
+func encode(work, image store.Digest) []byte {
+	line := fmt.Sprintf("%s %d %s %s", magic, format, work, image)
+	return fmt.Appendf(nil, "%s %s\n", line, store.Sum([]byte(line)))
+}
+
+// decode reads what encode wrote for this work; anything else is Corrupt.
+func decode(work store.Digest, b []byte) (store.Digest, error) {
+	fields := strings.Fields(string(b))
+	if len(fields) == 5 {
+		image, err := store.ParseDigest(fields[3])
+		if err == nil && string(encode(work, image)) == string(b) {
+			return image, nil
+		}
+	}
+	return store.Digest{}, fault.New(fault.Corrupt, "not a memo of version %d, or damaged", format)
+}
+
+func (m *Memo) path(work store.Digest) string { return filepath.Join(m.dir, work.String()) }
+
+// Get gives the image that a piece of work made, and whether that is known.
+func (m *Memo) Get(work store.Digest) (store.Digest, bool, error) {
+	b, err := os.ReadFile(m.path(work))
+	if errors.Is(err, fs.ErrNotExist) {
+		return store.Digest{}, false, nil
+	}
+	if err != nil {
+		return store.Digest{}, false, fault.Wrap(err, "read memo", work.Short())
+	}
+	image, err := decode(work, b)
+	if err != nil {
+		return store.Digest{}, false, m.Drop(work)
+	}
+	return image, true, nil
+}
+
+// Drop forgets a piece of work; that it is not known is no error.
+func (m *Memo) Drop(work store.Digest) error {
+	if err := os.Remove(m.path(work)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fault.Wrap(err, "drop memo", work.Short())
+	}
+	return nil
+}
+
+// Put remembers which image a piece of work made, in place of what was known. It
+// survives a power loss when Put has returned.
+func (m *Memo) Put(work, image store.Digest) (err error) {
+	defer func() { err = store.DiskError(err, "write memo", m.dir) }()
+	f, err := os.CreateTemp(m.dir, tempPrefix+"*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(encode(work, image))
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), m.path(work))
+	}
+	if err != nil {
+		return err
+	}
+	d, err := os.Open(m.dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
