@@ -1,0 +1,386 @@
+// Package importer makes images of what lies on the machine's disk: container
+// images in an OCI layout (a directory, or a tar of one) or in an archive of
+// `docker save`, root filesystems in a tar, and plain directories.
+//
+// What a path is, is found out by looking: nothing depends on names or
+// extensions. Archives may be compressed with gzip, zstd or bzip2.
+//
+// # What it promises
+//
+// An image survives a power loss when Import returns it. When Import fails, or
+// is cancelled, nothing of it is visible and nothing is left on the disk. Every
+// byte of a container image is checked against the digests in its manifest and
+// configuration. The layers are applied in order, whiteouts included, as they
+// stream by: nothing is unpacked on the disk. (A compressed archive of a whole
+// image is the exception: its members are read out of order, so it is
+// decompressed into an unlinked temporary file.) Memory in flight is bounded by
+// some tens of MiB and about 300 bytes for each file of the image.
+//
+// A container image that has been imported before, and still is there whole,
+// is not read again.
+//
+// Directories keep what a filesystem can express: owners, modes, nanoseconds,
+// extended attributes, hard links, devices, holes. Mount points below the
+// directory are not entered, and the Report lists them. A file that changes while
+// it is read makes the import fail.
+//
+// # Who may block whom
+//
+// Import blocks on the disk it reads from and on the store. Imports run beside each other.
+package importer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/image/memo"
+	"brisk.dev/brisk/internal/store"
+)
+
+// Importer imports. Its fields are not changed while it is in use.
+type Importer struct {
+	Images  *image.Images
+	Store   *store.Store // that of Images
+	Memo    *memo.Memo   // of earlier imports; nil: everything is read again
+	TempDir string       // for compressed archives of images; "" = the system's
+}
+
+// Request asks for one import.
+type Request struct {
+	Path      string // on this machine
+	Workspace string
+	Name      string // of the image; "" = none
+}
+
+// Report says what an import did. The counts are the image's, but for the new ones.
+type Report struct {
+	Digest    store.Digest `json:"digest"`
+	Name      string       `json:"name"`
+	Files     int64        `json:"files"`      // of all kinds; hard links count once
+	Bytes     int64        `json:"bytes"`      // sum of the files' sizes
+	Chunks    int64        `json:"chunks"`     // distinct
+	NewChunks int64        `json:"new_chunks"` // that the store did not have
+	NewBytes  int64        `json:"new_bytes"`  // in them
+	MS        float64      `json:"ms"`
+	Kind      Kind         `json:"kind"`
+	Skipped   []string     `json:"skipped,omitempty"` // mount points in a directory, which were not entered
+}
+
+// Kind is what a path turned out to be.
+type Kind string
+
+// The kinds.
+const (
+	OCILayout     Kind = "oci-layout"     // a directory
+	OCIArchive    Kind = "oci-archive"    // a tar of such a directory
+	DockerArchive Kind = "docker-archive" // of docker save
+	Tar           Kind = "tar"            // of a root filesystem
+	Directory     Kind = "directory"      // a root filesystem
+)
+
+// Progress is told how far an import is, in bytes of what is read; total does
+// not change between calls. It is called from one goroutine at a time, often,
+// and must return fast. It may be nil.
+type Progress func(done, total int64)
+
+// Import makes an image of what lies at a path. Errors: NotFound if nothing is
+// there; Invalid if it is no image, or none that can be used; Corrupt if it is
+// damaged or cut off; DiskFull; Cancelled.
+func (im *Importer) Import(ctx context.Context, r Request, progress Progress) (Report, error) {
+	began := time.Now()
+	report, err := im.open(ctx, r, progress)
+	if err != nil {
+		return Report{}, fault.Wrap(err, "import", r.Path)
+	}
+	report.Name = r.Name
+	report.MS = float64(time.Since(began).Microseconds()) / 1000
+	return report, nil
+}
+
+func (im *Importer) open(ctx context.Context, r Request, progress Progress) (Report, error) {
+	if err := image.CheckRef(r.Workspace, r.Name); err != nil {
+		return Report{}, err
+	}
+	info, err := os.Stat(r.Path)
+	if err != nil {
+		return Report{}, pathFault(err)
+	}
+	switch {
+	case info.IsDir():
+		is, err := isLayout(r.Path)
+		if err != nil {
+			return Report{}, err
+		}
+		if !is {
+			return im.directory(ctx, r, progress)
+		}
+		c, err := directoryLayout(r.Path).container()
+		if err != nil {
+			return Report{}, err
+		}
+		return im.container(ctx, r, OCILayout, c, progress)
+	case info.Mode().IsRegular():
+		f, err := os.Open(r.Path)
+		if err != nil {
+			return Report{}, pathFault(err)
+		}
+		defer f.Close()
+		return im.file(ctx, r, f, info.Size(), progress)
+	}
+	return Report{}, fault.New(fault.Invalid, "it is neither a file nor a directory")
+}
+
+func pathFault(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fault.New(fault.NotFound, "no such file or directory")
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG):
+		return fault.New(fault.Invalid, "%w", errors.Unwrap(err))
+	}
+	return err
+}
+
+// file imports an archive of any kind.
+func (im *Importer) file(ctx context.Context, r Request, f *os.File, size int64, progress Progress) (Report, error) {
+	if size == 0 {
+		return Report{}, fault.New(fault.Invalid, "the file is empty")
+	}
+	archived, compression, err := im.look(ctx, f)
+	if err != nil {
+		return Report{}, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return Report{}, err
+	}
+	meter := newMeter(ctx, size, progress)
+	if !archived {
+		return im.rootfs(ctx, r, meter.reader(f))
+	}
+	if compression != "" {
+		// Reading the archive twice counts once: the layers are most of it.
+		if f, err = im.spool(ctx, f); err != nil {
+			return Report{}, err
+		}
+		defer f.Close()
+	}
+	a, err := openArchive(f)
+	if err != nil {
+		return Report{}, err
+	}
+	kind, find := DockerArchive, func() (*container, error) { return dockerContainer(a) }
+	if a.has("oci-layout") && a.has("index.json") {
+		kind, find = OCIArchive, archiveLayout(a).container
+	}
+	c, err := find()
+	if err != nil {
+		return Report{}, err
+	}
+	return im.container(ctx, r, kind, c, progress)
+}
+
+// look finds out whether an archive is of an image, and how it is compressed.
+func (im *Importer) look(ctx context.Context, f *os.File) (archived bool, compression string, err error) {
+	r, compression, err := plain(newMeter(ctx, 0, nil).reader(f))
+	if err != nil {
+		return false, "", err
+	}
+	defer r.Close()
+	archived, err = holdsImage(r)
+	return archived, compression, err
+}
+
+// spool decompresses f into a file that has no name: it goes with its last descriptor.
+func (im *Importer) spool(ctx context.Context, f *os.File) (*os.File, error) {
+	to, err := os.CreateTemp(im.TempDir, "brisk-import-")
+	if err != nil {
+		return nil, store.DiskError(err, "make a temporary file in", im.tempDir())
+	}
+	os.Remove(to.Name())
+	r, _, err := plain(newMeter(ctx, 0, nil).reader(f))
+	if err == nil {
+		var n int64
+		if n, err = io.Copy(to, io.LimitReader(r, image.DefaultMaxBytes)); err == nil && n == image.DefaultMaxBytes {
+			err = fault.New(fault.Invalid, "it is larger than %d bytes when decompressed", int64(image.DefaultMaxBytes))
+		}
+		r.Close()
+	}
+	if err != nil {
+		to.Close()
+		if fault.Is(err, fault.DiskFull) {
+			err = store.DiskError(err, "decompress it into", im.tempDir())
+		}
+		return nil, err
+	}
+	return to, nil
+}
+
+func (im *Importer) tempDir() string {
+	if im.TempDir != "" {
+		return im.TempDir
+	}
+	return os.TempDir()
+}
+
+// rootfs imports a tar of a root filesystem, in which no name is special.
+func (im *Importer) rootfs(ctx context.Context, r Request, stored io.Reader) (Report, error) {
+	stream, _, err := plain(stored)
+	if err != nil {
+		return Report{}, err
+	}
+	defer stream.Close()
+	ahead := readAhead(stream)
+	defer ahead.Close()
+	return im.build(ctx, r, Tar, image.Config{}, func(t *image.Tree, batch *store.Batch) error {
+		if _, err := t.ApplyTar(ctx, &tarEnd{r: ahead}, batch, image.LayerOptions{Whiteouts: image.NoWhiteouts}); err != nil {
+			return err
+		}
+		return drain(ahead)
+	})
+}
+
+// container imports a container image, unless it is there already.
+func (im *Importer) container(ctx context.Context, r Request, kind Kind, c *container, progress Progress) (Report, error) {
+	work := workKey(r.Workspace, c)
+	if report, ok, err := im.recall(ctx, r, work); ok || err != nil {
+		report.Kind = kind
+		return report, err
+	}
+	var total int64
+	for _, l := range c.layers {
+		total += l.size
+	}
+	meter := newMeter(ctx, total, progress)
+	report, err := im.build(ctx, r, kind, c.config, func(t *image.Tree, batch *store.Batch) error {
+		for i, l := range c.layers {
+			if err := l.apply(ctx, t, batch, meter); err != nil {
+				return fmt.Errorf("layer %d of %d: %w", i+1, len(c.layers), err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return report, err
+	}
+	return report, im.remember(work, report.Digest)
+}
+
+// workKey names the import of a container image: version, workspace, and the
+// digest of the configuration, which covers the content of every layer.
+func workKey(workspace string, c *container) store.Digest {
+	return store.Sum(fmt.Appendf(nil, "brisk import 1\n%s\n%s\n", workspace, c.id))
+}
+
+func (im *Importer) remember(work, made store.Digest) error {
+	if im.Memo == nil {
+		return nil
+	}
+	return im.Memo.Put(work, made)
+}
+
+// recall finds the image that an earlier import made, if all of it still is in
+// the store: an import is also how damage there is mended.
+func (im *Importer) recall(ctx context.Context, r Request, work store.Digest) (Report, bool, error) {
+	if im.Memo == nil {
+		return Report{}, false, nil
+	}
+	d, known, err := im.Memo.Get(work)
+	if err != nil || !known {
+		return Report{}, false, err
+	}
+	img, err := im.whole(ctx, image.Ref{Workspace: r.Workspace, Name: d.String()})
+	if err == nil && r.Name != "" {
+		err = im.Images.Tag(ctx, image.Ref{Workspace: r.Workspace, Name: d.String()}, r.Name)
+	}
+	switch {
+	case fault.Is(err, fault.NotFound), fault.Is(err, fault.Corrupt):
+		return Report{}, false, im.Memo.Drop(work)
+	case err != nil:
+		return Report{}, false, err
+	}
+	m := &img.Manifest
+	return Report{Digest: d, Files: m.Files, Bytes: m.Bytes, Chunks: m.Chunks.Count}, true, nil
+}
+
+// whole gives an image of whose parts a good copy is known to be in the store.
+func (im *Importer) whole(ctx context.Context, ref image.Ref) (*image.Image, error) {
+	img, err := im.Images.Get(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := img.MetaPath(ctx); err != nil {
+		return nil, err
+	}
+	blocks, err := img.Blocks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range blocks.Chunks() {
+		if !im.Store.Has(c.Digest) {
+			return nil, fault.New(fault.Corrupt, "chunk %s is missing", c)
+		}
+	}
+	return img, ctx.Err()
+}
+
+// build makes an image of what fill puts into a tree. After any failure nothing is left.
+func (im *Importer) build(ctx context.Context, r Request, kind Kind, cfg image.Config, fill func(*image.Tree, *store.Batch) error) (Report, error) {
+	t := image.NewTree()
+	batch := im.Store.Begin(ctx)
+	defer batch.Abort() // of no effect after Write
+	if err := fill(t, batch); err != nil {
+		return Report{}, err
+	}
+	img, res, err := im.Images.Write(ctx, t, cfg, batch, r.Workspace, r.Name)
+	if err != nil {
+		return Report{}, err
+	}
+	return Report{
+		Digest: img.Digest, Files: res.Files, Bytes: res.Bytes, Kind: kind,
+		Chunks: res.Chunks, NewChunks: res.NewChunks, NewBytes: res.NewBytes,
+	}, nil
+}
+
+// meter counts what is read on the way to total, and ends reading with its context.
+type meter struct {
+	ctx      context.Context
+	total    int64
+	done     atomic.Int64
+	progress Progress
+}
+
+func newMeter(ctx context.Context, total int64, progress Progress) *meter {
+	if progress == nil {
+		progress = func(int64, int64) {}
+	}
+	return &meter{ctx: ctx, total: total, progress: progress}
+}
+
+func (m *meter) add(n int64) { m.progress(min(m.done.Add(n), m.total), m.total) }
+
+func (m *meter) reader(r io.Reader) io.Reader { return &metered{m, r} }
+
+type metered struct {
+	*meter
+	r io.Reader
+}
+
+func (m *metered) Read(p []byte) (int, error) {
+	if err := m.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := m.r.Read(p)
+	if m.total > 0 {
+		m.add(int64(n))
+	}
+	return n, err
+}
