@@ -1,0 +1,252 @@
+"""`brisk run FILE[::NAME] [--json] [-- OPTIONS]`.
+
+The file is imported as a module; then its local entry point runs here, or one of its functions in a container. The
+result of a function is printed on standard output; progress and complaints go to standard error. Exit codes:
+
+    0 done   1 the user's code raised   2 usage   3 not found   4 timed out or cancelled   5 the build failed
+    6 the machine lacks something   7 the server cannot be reached   70 a fault of Brisk's   130 interrupted
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import traceback
+import types
+from collections.abc import Sequence
+from typing import Any, Optional, TextIO, Union
+
+from brisk import _options, exception
+from brisk._app import App, LocalEntrypoint
+from brisk._code import check_stem
+from brisk._function import Function
+from brisk._output import Relay, show_builds
+from brisk._remote import use_relay
+
+USAGE = "usage: brisk run FILE[::NAME] [--json] [-- OPTIONS]"
+_LOG_LINES = 30  # of a failed step's output
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+Target = Union[LocalEntrypoint, Function[Any, Any]]
+
+
+class Stop(Exception):
+    """The command ends with this exit code; all there is to say has been said, or is in text."""
+
+    def __init__(self, code: int, text: str = "", kind: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.kind = kind
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; gives its exit code."""
+    as_json = False
+    try:
+        path, name, as_json, options = _arguments(arguments)
+        show_builds()
+        # With --json, standard output is the result and nothing else.
+        use_relay(Relay(sys.stderr if as_json else None))
+        module = load(path)
+        target = choose(module, name, path)
+        _run(target, options, f"brisk run {path}::{target.name} --", as_json)
+        sys.stdout.flush()
+        return 0
+    except Stop as stop:
+        return _complain(stop, as_json)
+    except SystemExit as exc:  # argparse, or the entry point's own sys.exit
+        if exc.code is None or isinstance(exc.code, int):
+            return exc.code or 0
+        return _complain(Stop(1, str(exc.code), "SystemExit"), as_json)
+    except KeyboardInterrupt:
+        return _complain(Stop(130, "interrupted", "interrupted"), as_json)
+    except BrokenPipeError:
+        # Whoever read our output has gone, and wants no more of it; nor must Python's own exit try to flush it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _arguments(arguments: Sequence[str]) -> tuple[str, Optional[str], bool, list[str]]:
+    words = list(arguments)
+    if words[:1] != ["run"]:
+        raise Stop(2, USAGE, "usage")
+    before, after = words[1:], []
+    if "--" in before:
+        at = before.index("--")
+        before, after = before[:at], before[at + 1 :]
+    as_json = "--json" in before
+    rest = [word for word in before if word != "--json"]
+    if not rest or rest[0].startswith("-"):
+        raise Stop(0 if rest and rest[0] in ("-h", "--help") else 2, USAGE, "usage")
+    path, _, name = rest[0].partition("::")
+    return path, name or None, as_json, rest[1:] + after
+
+
+def load(path: str) -> types.ModuleType:
+    """Import the user's file as a module named by its stem, its directory first on sys.path.
+
+    Raises:
+        Stop: the file is missing, or importing it failed: with one message that names the place.
+    """
+    if not os.path.isfile(path):
+        raise Stop(3, f"brisk: there is no file {path}", "not_found")
+    try:
+        stem = check_stem(path)
+    except exception.Error as exc:
+        raise Stop(2, f"brisk: {exc}", "invalid") from None
+    full = os.path.abspath(path)
+    sys.path.insert(0, os.path.dirname(full))
+    sys.argv = [full]
+    loader = importlib.machinery.SourceFileLoader(stem, full)
+    spec = importlib.util.spec_from_file_location(stem, full, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[stem] = module
+    try:
+        loader.exec_module(module)
+    except exception.Error as exc:
+        raise Stop(exception.exit_code(exc), _local_traceback(exc) + f"brisk: {exc}", _kind(exc)) from None
+    except Exception as exc:
+        text = "".join(traceback.format_exception_only(type(exc), exc))
+        raise Stop(1, _local_traceback(exc) + text.rstrip("\n"), type(exc).__name__) from None
+    return module
+
+
+def choose(module: types.ModuleType, name: Optional[str], path: str) -> Target:
+    """Find what to run.
+
+    Raises:
+        Stop: there is no such thing, or more than one.
+    """
+    apps = {id(app): app for app in vars(module).values() if isinstance(app, App)}
+    entrypoints: dict[str, LocalEntrypoint] = {}
+    functions: dict[str, Function[Any, Any]] = {}
+    for value in vars(module).values():  # those whose app has another name here, or none
+        if isinstance(value, LocalEntrypoint):
+            entrypoints[value.name] = value
+        elif isinstance(value, Function):
+            apps.setdefault(id(value.app), value.app)
+    for app in apps.values():
+        entrypoints.update(app.entrypoints)
+        functions.update(app.functions)
+    names = sorted([*entrypoints, *functions])
+    if name is not None:
+        found = entrypoints.get(name) or functions.get(name)
+        if found is None:
+            there = f"It has: {', '.join(names)}." if names else "It has no Brisk functions at all."
+            raise Stop(3, f"brisk: {path} has no function or local entry point named {name}\n{there}", "not_found")
+        return found
+    candidates: dict[str, Any] = dict(entrypoints or functions)
+    if len(candidates) == 1:
+        only: Target = next(iter(candidates.values()))
+        return only
+    if not candidates:
+        raise Stop(
+            3,
+            f"brisk: {path} has nothing to run\n"
+            "Decorate a function with @app.function() or @app.local_entrypoint(), app being a brisk.App.",
+            "not_found",
+        )
+    raise Stop(2, "brisk: say which: " + ", ".join(f"{path}::{c}" for c in sorted(candidates)), "usage")
+
+
+def _run(target: Target, options: Sequence[str], program: str, as_json: bool) -> None:
+    try:
+        raw = target._raw if isinstance(target, LocalEntrypoint) else target.__brisk_raw__
+        values = _options.parse(raw, options, program)
+        if isinstance(target, Function):
+            _show(target.remote(**values), as_json)
+            return
+        result = target(**values)
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+        if as_json:
+            _show(result, as_json)
+    except BrokenPipeError:
+        raise
+    except Exception as exc:
+        raise _uncaught(exc, isinstance(target, LocalEntrypoint)) from None
+
+
+def _show(result: object, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result, default=_plain))
+    elif result is not None:
+        print(repr(result))
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: arrays and scalars of numeric libraries as lists and numbers, sets as lists, all else by repr."""
+    for method in ("tolist", "item"):
+        if callable(getattr(value, method, None)):
+            return getattr(value, method)()
+    return sorted(value, key=repr) if isinstance(value, (set, frozenset)) else repr(value)
+
+
+def _uncaught(exc: Exception, in_entrypoint: bool) -> Stop:
+    """What to say about an exception of the user's code or of a call: the container's frames first."""
+    parts: list[str] = []
+    remote = exc.__cause__ if isinstance(exc.__cause__, exception.RemoteTraceback) else None
+    text = remote.text.rstrip("\n") if remote is not None else ""
+    if text:
+        parts.append(text)
+    if isinstance(exc, exception.BuildError):
+        parts.append(_failed_step(exc))
+    local = _local_traceback(exc) if in_entrypoint else ""
+    if isinstance(exc, exception.Error):
+        if local and remote is None and isinstance(exc, exception.InvalidError):
+            parts.append(local.rstrip("\n"))
+        # The last line of a remote traceback says the same as a RemoteError's message.
+        said = isinstance(exc, exception.RemoteError) and bool(remote) and text.endswith(exc.message)
+        if exc.hint or not said:
+            parts.append(f"brisk: {exc.hint if said else exc}")
+        return Stop(exception.exit_code(exc), "\n".join(parts), _kind(exc))
+    if remote is not None:
+        if local:
+            parts.append("It was called here:\n" + local.split("\n", 1)[1].rstrip("\n"))
+    else:
+        parts.append((local + "".join(traceback.format_exception_only(type(exc), exc))).rstrip("\n"))
+    return Stop(1, "\n".join(parts), type(exc).__name__)
+
+
+def _failed_step(exc: exception.BuildError) -> str:
+    lines = exc.log.replace("\r", "\n").splitlines()
+    shown = [f"  | {line}" for line in lines[-_LOG_LINES:]]
+    if len(lines) > _LOG_LINES:
+        shown.insert(0, f"  | ... {len(lines) - _LOG_LINES} lines before ...")
+    return "\n".join([f"brisk: this step of the image failed: {exc.step}", *shown]) if exc.step else "\n".join(shown)
+
+
+def _local_traceback(exc: BaseException) -> str:
+    """The frames of the user's code, with a heading; "" if there are none."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(exc.__traceback__)
+        if not frame.filename.startswith((_HERE, "<frozen importlib")) and not frame.filename.startswith(_ASYNCIO)
+    ]
+    if not frames:
+        return ""
+    return "Traceback (most recent call last):\n" + "".join(traceback.format_list(frames))
+
+
+_ASYNCIO = os.path.dirname(asyncio.__file__)
+
+
+def _kind(exc: BaseException) -> str:
+    return next((c for c, kind in exception.BY_CLASS.items() if type(exc) is kind), type(exc).__name__)
+
+
+def _complain(stop: Stop, as_json: bool) -> int:
+    out: TextIO = sys.stdout if stop.code == 0 else sys.stderr
+    text = stop.text
+    if as_json and stop.code:
+        text = json.dumps({"error": {"class": stop.kind, "message": stop.text}, "exit": stop.code})
+    if text:
+        print(text, file=out, flush=True)
+    return stop.code
