@@ -302,16 +302,18 @@ func (d *DirOrigin) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// path maps a key to its file. Keys are relative, of components that do not
-// begin with a dot, of printable ASCII without a backslash.
+// path maps a key to its file.
 func (d *DirOrigin) path(key string) (string, error) {
-	if err := checkKey(key); err != nil {
+	if err := CheckKey(key); err != nil {
 		return "", err
 	}
 	return filepath.Join(d.root, filepath.FromSlash(key)), nil
 }
 
-func checkKey(key string) error {
+// CheckKey reports what is wrong with an object's key, as fault.Invalid. Every Origin
+// has the same rules: relative, slash-separated, components that do not begin with a dot,
+// printable ASCII without a backslash.
+func CheckKey(key string) error {
 	if len(key) > 1024 {
 		return fault.New(fault.Invalid, "key of %d bytes: at most 1024", len(key))
 	}

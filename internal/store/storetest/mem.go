@@ -26,8 +26,8 @@ var _ store.Origin = (*MemOrigin)(nil)
 
 // Put implements store.Origin.
 func (o *MemOrigin) Put(ctx context.Context, key string, r io.Reader) error {
-	if key == "" || strings.HasPrefix(key, "/") || strings.Contains("/"+key+"/", "/../") {
-		return fault.New(fault.Invalid, "key %q", key)
+	if err := store.CheckKey(key); err != nil {
+		return err
 	}
 	b, err := io.ReadAll(r)
 	if err != nil {
@@ -45,6 +45,9 @@ func (o *MemOrigin) Put(ctx context.Context, key string, r io.Reader) error {
 }
 
 func (o *MemOrigin) get(ctx context.Context, key string) ([]byte, error) {
+	if err := store.CheckKey(key); err != nil {
+		return nil, err
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -85,6 +88,9 @@ func (o *MemOrigin) List(ctx context.Context, prefix string, fn func(key string,
 		}
 	}
 	o.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	for key, size := range sizes {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -98,6 +104,9 @@ func (o *MemOrigin) List(ctx context.Context, prefix string, fn func(key string,
 
 // Delete implements store.Origin.
 func (o *MemOrigin) Delete(ctx context.Context, key string) error {
+	if err := store.CheckKey(key); err != nil {
+		return err
+	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -128,10 +137,13 @@ var _ store.Cache = (*MemCache)(nil)
 
 // Read implements store.Cache.
 func (m *MemCache) Read(c store.Chunk, dst []byte) (bool, error) {
+	if len(dst) != int(c.Size) {
+		return false, fault.New(fault.Invalid, "read chunk %s into %d bytes", c, len(dst))
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b, ok := m.chunks[c.Digest]
-	if !ok || len(b) != int(c.Size) || len(dst) != len(b) {
+	if !ok || len(b) != len(dst) {
 		m.stats.Misses++
 		return false, nil
 	}
@@ -142,6 +154,9 @@ func (m *MemCache) Read(c store.Chunk, dst []byte) (bool, error) {
 
 // Write implements store.Cache.
 func (m *MemCache) Write(c store.Chunk, data []byte) error {
+	if c.Size == 0 || c.Size > store.ChunkSize || len(data) != int(c.Size) || c.Digest.IsZero() {
+		return fault.New(fault.Invalid, "write chunk %s of %d bytes", c, len(data))
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.chunks[c.Digest]; !ok {
