@@ -14,8 +14,15 @@ RUNSC_VERSION=brisk-20260701
 
 LINT_VERSION=v2.15.0
 
-# Debian packages. mmdebstrap builds base images (gpg checks what it fetches),
-# python3 runs the SDK, kmod loads modules, iproute2 and nftables are for people
-# who look at what Brisk made.
+# Debian's keys, as a package of Debian 12; KEYRING_SUM is the file's SHA-256.
+# KEYRING_MINIMUM is the first that knows Debian 12.
+KEYRING_MINIMUM=2023
+KEYRING_VERSION=2023.3+deb12u2
+KEYRING_SUM=f699e2f88dca05212f2a452b58475f2993cb6993dfbafb1d0205a3291eb8b4b8
+
+# Debian packages. mmdebstrap builds base images and gpgv checks what it fetches,
+# python3 runs the SDK, kmod loads modules; the tests check metadata with
+# erofs-utils, fill small filesystems made by e2fsprogs, and need a C compiler for
+# the race detector.
 RUN_PACKAGES="ca-certificates curl debian-archive-keyring gpgv kmod mmdebstrap mount python3 util-linux"
 TEST_PACKAGES="e2fsprogs erofs-utils gcc libc6-dev python3-venv"

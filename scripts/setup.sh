@@ -50,8 +50,8 @@ filesystem() {
 need_kernel() {
   local major minor
   IFS=.- read -r major minor _ < <(uname -r)
-  [ $((major * 1000 + minor)) -ge 5015 ] ||
-    lacks "the running kernel is $(uname -r), and Brisk needs 5.15 or newer" "use Debian 12, Ubuntu 22.04 or anything later."
+  [ $((major * 1000 + minor)) -ge 5016 ] ||
+    lacks "the running kernel is $(uname -r), and Brisk needs 5.16 or newer" "boot a newer one; on Ubuntu 22.04: apt-get install linux-generic-hwe-22.04, and reboot."
   filesystem erofs CONFIG_EROFS_FS
   filesystem fuse CONFIG_FUSE_FS
   [ -c /dev/fuse ] || lacks "there is no /dev/fuse" "in a container, pass it in (--device /dev/fuse); else: modprobe fuse"
@@ -82,13 +82,26 @@ apt_install() {
   DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=120 install --no-install-recommends "$@" </dev/null >"$LOG" 2>&1
 }
 
+# debian_keys: Ubuntu 22.04's keyring is older than Debian 12 and cannot check it.
+debian_keys() {
+  local have deb=debian-archive-keyring_${KEYRING_VERSION}_all.deb
+  have=$(dpkg-query -W -f '${Version}' debian-archive-keyring)
+  dpkg --compare-versions "$have" ge "$KEYRING_MINIMUM" && return
+  say "debian-archive-keyring $have is older than Debian 12: installing $KEYRING_VERSION from Debian"
+  scratch "$CACHE/keyring"
+  curl -fsSL --retry 3 --connect-timeout 30 -o "$SCRATCH/$deb" "http://deb.debian.org/debian/pool/main/d/debian-archive-keyring/$deb" &&
+    echo "$KEYRING_SUM  $SCRATCH/$deb" | sha256sum --quiet -c - &&
+    dpkg -i "$SCRATCH/$deb" </dev/null >"$LOG" 2>&1 ||
+    lacks "Debian's keys could not be installed" "install debian-archive-keyring $KEYRING_MINIMUM or newer yourself (from packages.debian.org), and run this again."
+  rm -rf "$SCRATCH"
+}
+
 # --- Go --------------------------------------------------------------------
 
-# new_enough GO: whether that go, asked in the tree (where an older one with
-# GOTOOLCHAIN=auto fetches what go.mod names), is at least GO_MINIMUM.
+# new_enough GO: whether that go itself, not one that it would fetch, is at least GO_MINIMUM.
 new_enough() {
   local version
-  version=$(cd tools/runsc && "$1" env GOVERSION 2>/dev/null) || return 1
+  version=$(GOTOOLCHAIN=local GOFLAGS='' "$1" env GOVERSION 2>/dev/null) || return 1
   version=${version%% *}
   version=${version#go}
   [ "$(printf '%s\n' "$GO_MINIMUM" "$version" | sort -V | head -n 1)" = "$GO_MINIMUM" ]
@@ -212,8 +225,8 @@ for part; do
     build) need_x86; need_go ;;
     runsc) need_x86; need_runsc ;;
     lint) need_x86; need_lint ;;
-    run) need_x86; need_root; need_kernel; packages $RUN_PACKAGES; need_go; need_runsc ;;
-    test) need_x86; need_root; need_kernel; packages $RUN_PACKAGES $TEST_PACKAGES; need_go; need_runsc; need_python ;;
+    run) need_x86; need_root; need_kernel; packages $RUN_PACKAGES; debian_keys; need_go; need_runsc ;;
+    test) need_x86; need_root; need_kernel; packages $RUN_PACKAGES $TEST_PACKAGES; debian_keys; need_go; need_runsc; need_python ;;
     *) echo "setup: there is no part $part" >&2; exit 2 ;;
   esac
 done

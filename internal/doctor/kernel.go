@@ -41,7 +41,7 @@ func (m *machine) architecture(context.Context, Options) Result {
 type version [2]int
 
 var (
-	oldest       = version{5, 15} // EROFS with chunks and an external device
+	oldest       = version{5, 16} // EROFS with its data on another device
 	resends      = version{6, 9}  // FUSE repeats unanswered requests to the next server
 	mountsByFile = version{6, 12} // EROFS mounts a file without a loop device
 )
@@ -61,7 +61,7 @@ func (m *machine) kernel(context.Context, Options) Result {
 	v, release := m.kernelVersion()
 	switch {
 	case v.before(oldest):
-		return fail(name, "Boot 5.15 or newer: Debian 12, Ubuntu 22.04 and later have it.", "%s is too old", release)
+		return fail(name, "Boot 5.16 or newer, as in Debian 12 and Ubuntu 24.04; on Ubuntu 22.04: apt-get install linux-generic-hwe-22.04.", "%s is too old", release)
 	case v.before(resends):
 		return warn(name, "Nothing has to be done; 6.12 or newer has neither limit.",
 			"%s: before 6.9 an instance is replaced when the server dies under it, and before 6.12 images are mounted through loop devices", release)
