@@ -141,12 +141,12 @@ func (w *walk) openFile(s *source) (*os.File, error) {
 
 // add reads the content.
 func (o *opening) add(ctx context.Context, adder *image.Adder, meter *meter) error {
-	err := adder.Add(ctx, o.node, &sparse{f: o.file, size: o.node.Size, meter: meter}, o.node.Size)
+	err := adder.Add(ctx, o.node, &sparse{f: o.file, path: o.path, size: o.node.Size, meter: meter}, o.node.Size)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return changed(o.path)
 	}
 	if err != nil {
-		return pathError(o.path, "read", err)
+		return err
 	}
 	return o.check(o.file)
 }
@@ -167,6 +167,7 @@ func (s *source) check(f *os.File) error {
 // cost no reading.
 type sparse struct {
 	f     *os.File
+	path  string // for messages
 	size  int64
 	meter *meter
 
@@ -184,7 +185,7 @@ func (s *sparse) Read(p []byte) (int, error) {
 	}
 	if s.at >= s.hole {
 		if err := s.find(); err != nil {
-			return 0, err
+			return 0, pathError(s.path, "read", err)
 		}
 	}
 	p = p[:min(int64(len(p)), s.size-s.at)]
@@ -201,6 +202,9 @@ func (s *sparse) Read(p []byte) (int, error) {
 	}
 	s.at += int64(n)
 	s.meter.add(int64(n))
+	if err != nil && err != io.EOF {
+		err = pathError(s.path, "read", err)
+	}
 	return n, err
 }
 
