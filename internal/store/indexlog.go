@@ -76,11 +76,12 @@ func decodeIndexLog(b []byte) (packs map[Digest]*loggedPack, rewrite bool) {
 		}
 		b = b[logFrame+n:]
 		switch {
-		case n > 41 && body[0] == recordPack && (n-41)%packEntry == 0:
-			packs[Digest(body[1:33])] = &loggedPack{
-				size:  int64(binary.LittleEndian.Uint64(body[33:])),
-				index: packIndex(body[41:]),
+		case n > 41 && body[0] == recordPack:
+			x := packIndex(body[41:])
+			if _, err := x.checkEntries(); err != nil {
+				return packs, true
 			}
+			packs[Digest(body[1:33])] = &loggedPack{size: int64(binary.LittleEndian.Uint64(body[33:])), index: x}
 		case n == 65 && body[0] == recordDamage:
 			if p := packs[Digest(body[1:33])]; p != nil {
 				p.damaged = append(p.damaged, Digest(body[33:]))

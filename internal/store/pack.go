@@ -80,38 +80,49 @@ func (x packIndex) append(e entry) packIndex {
 }
 
 // check reports whether the index describes a pack whose frames fill it from
-// the header to end without gap or overlap, each within the caps.
+// the header to end, each chunk once.
 func (x packIndex) check(end int64) error {
-	n := x.len()
-	if len(x)%packEntry != 0 || n == 0 || n > packMaxEntries {
-		return fault.New(fault.Corrupt, "an index of %d bytes", len(x))
-	}
-	seen := make(map[Digest]struct{}, n)
-	next := int64(packHeader)
-	for i, e := range x.all() {
-		flags := binary.LittleEndian.Uint32(x[i*packEntry+44:])
-		switch {
-		case e.digest.IsZero():
-			return fault.New(fault.Corrupt, "entry %d: no digest", i)
-		case e.size == 0 || e.size > ChunkSize:
-			return fault.New(fault.Corrupt, "entry %d: a chunk of %d bytes", i, e.size)
-		case e.stored == 0 || e.stored > e.size || e.raw && e.stored != e.size:
-			return fault.New(fault.Corrupt, "entry %d: %d bytes stored for %d", i, e.stored, e.size)
-		case flags&^flagRaw != 0:
-			return fault.New(fault.Corrupt, "entry %d: flags %#x", i, flags)
-		case int64(e.offset) != next:
-			return fault.New(fault.Corrupt, "entry %d: at byte %d instead of %d", i, e.offset, next)
-		}
-		next += int64(e.stored)
-		seen[e.digest] = struct{}{}
+	next, err := x.checkEntries()
+	if err != nil {
+		return err
 	}
 	if next != end {
 		return fault.New(fault.Corrupt, "the chunks end at byte %d, the index begins at %d", next, end)
 	}
-	if len(seen) != n {
+	seen := make(map[Digest]struct{}, x.len())
+	for i := range x.len() {
+		seen[x.digest(i)] = struct{}{}
+	}
+	if len(seen) != x.len() {
 		return fault.New(fault.Corrupt, "a chunk is listed twice")
 	}
 	return nil
+}
+
+// checkEntries reports whether the frames follow each other without gap or
+// overlap, each within the caps, and where they end.
+func (x packIndex) checkEntries() (end int64, err error) {
+	if n := x.len(); len(x)%packEntry != 0 || n == 0 || n > packMaxEntries {
+		return 0, fault.New(fault.Corrupt, "an index of %d bytes", len(x))
+	}
+	end = packHeader
+	for i, e := range x.all() {
+		flags := binary.LittleEndian.Uint32(x[i*packEntry+44:])
+		switch {
+		case e.digest.IsZero():
+			return 0, fault.New(fault.Corrupt, "entry %d: no digest", i)
+		case e.size == 0 || e.size > ChunkSize:
+			return 0, fault.New(fault.Corrupt, "entry %d: a chunk of %d bytes", i, e.size)
+		case e.stored == 0 || e.stored > e.size || e.raw && e.stored != e.size:
+			return 0, fault.New(fault.Corrupt, "entry %d: %d bytes stored for %d", i, e.stored, e.size)
+		case flags&^flagRaw != 0:
+			return 0, fault.New(fault.Corrupt, "entry %d: flags %#x", i, flags)
+		case int64(e.offset) != end:
+			return 0, fault.New(fault.Corrupt, "entry %d: at byte %d instead of %d", i, e.offset, end)
+		}
+		end += int64(e.stored)
+	}
+	return end, nil
 }
 
 // encodePackHeader gives the first bytes of a pack.

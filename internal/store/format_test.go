@@ -1,0 +1,314 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/zeebo/blake3"
+
+	"brisk.dev/brisk/internal/fault"
+)
+
+// buildPack makes a pack of pieces.
+func buildPack(t testing.TB, pieces ...[]byte) []byte {
+	t.Helper()
+	w, err := newPackWriter(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.file.Close()
+	for _, p := range pieces {
+		frame, raw := encodeFrame(p, make([]byte, 0, 2*ChunkSize))
+		if err := w.add(Sum(p), uint32(len(p)), frame, raw); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sealed, err := w.seal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(sealed.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sealed.digest != Sum(b) || sealed.size != int64(len(b)) {
+		t.Fatalf("sealed as %v, %d bytes", sealed.digest, sealed.size)
+	}
+	return b
+}
+
+var (
+	text  = []byte(strings.Repeat("the quick brown fox jumps over the lazy dog\n", 1000))
+	short = []byte("x")
+)
+
+func noise(n int) []byte {
+	h := blake3.New()
+	b := make([]byte, n)
+	h.Digest().Read(b)
+	return b
+}
+
+func indexOf(b []byte) (packIndex, error) {
+	return decodePackIndex(int64(len(b)), func(p []byte, off int64) error {
+		if off < 0 || off+int64(len(p)) > int64(len(b)) {
+			return errors.New("read outside the pack")
+		}
+		copy(p, b[off:])
+		return nil
+	})
+}
+
+func TestPackRoundTrip(t *testing.T) {
+	pieces := [][]byte{text, short, noise(ChunkSize), noise(ChunkSize)[:5000]}
+	b := buildPack(t, pieces...)
+	x, err := indexOf(b)
+	if err != nil || x.len() != 4 {
+		t.Fatal(x.len(), err)
+	}
+	for i, e := range x.all() {
+		got := make([]byte, e.size)
+		if err := decodeFrame(b[e.offset:e.offset+e.stored], e.raw, got); err != nil || !bytes.Equal(got, pieces[i]) || Sum(got) != e.digest {
+			t.Fatalf("piece %d: %v", i, err)
+		}
+		if want := i != 0; e.raw != want {
+			t.Fatalf("piece %d: raw %v", i, e.raw)
+		}
+	}
+}
+
+// A pack that version 1 wrote is readable for ever.
+func TestPackVersion1(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("testdata", "v1.pack"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := indexOf(b)
+	if err != nil || x.len() != 3 {
+		t.Fatal(err)
+	}
+	for i, want := range [][]byte{text, short, noise(300)} {
+		e := x.at(i)
+		got := make([]byte, e.size)
+		if err := decodeFrame(b[e.offset:e.offset+e.stored], e.raw, got); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("piece %d: %v", i, err)
+		}
+	}
+	if got := Sum(b).String(); got != "e424c8d5373865d9bd6bee71cb8aa4e709548f8fdc8949a613835d5982df2729" {
+		t.Fatalf("digest %s", got)
+	}
+}
+
+// No byte of footer and index can change unnoticed, nor the length.
+func TestPackIndexDamage(t *testing.T) {
+	b := buildPack(t, text, short)
+	start := len(b) - packFooter - 2*packEntry
+	for i := start; i < len(b); i++ {
+		bad := bytes.Clone(b)
+		bad[i] ^= 0x40
+		if _, err := indexOf(bad); !fault.Is(err, fault.Corrupt) {
+			t.Fatalf("byte %d: %v", i-start, err)
+		}
+	}
+	for n := range len(b) {
+		if _, err := indexOf(b[:n]); !fault.Is(err, fault.Corrupt) {
+			t.Fatalf("cut to %d: %v", n, err)
+		}
+	}
+	if _, err := indexOf(append(bytes.Clone(b), 0)); !fault.Is(err, fault.Corrupt) {
+		t.Fatal(err)
+	}
+}
+
+// Indexes whose checksum is right and whose content is not.
+func TestPackIndexLies(t *testing.T) {
+	le := binary.LittleEndian
+	for name, lie := range map[string]func(x packIndex) packIndex{
+		"zero digest":       func(x packIndex) packIndex { clear(x[:32]); return x },
+		"gap":               func(x packIndex) packIndex { le.PutUint32(x[packEntry+32:], le.Uint32(x[packEntry+32:])+1); return x },
+		"overlap":           func(x packIndex) packIndex { le.PutUint32(x[packEntry+32:], packHeader); return x },
+		"before the header": func(x packIndex) packIndex { le.PutUint32(x[32:], 0); return x },
+		"no bytes":          func(x packIndex) packIndex { le.PutUint32(x[36:], 0); return x },
+		"too many bytes":    func(x packIndex) packIndex { le.PutUint32(x[36:], 1<<31); return x },
+		"empty chunk":       func(x packIndex) packIndex { le.PutUint32(x[40:], 0); return x },
+		"bomb":              func(x packIndex) packIndex { le.PutUint32(x[40:], ChunkSize+1); return x },
+		"unknown flag":      func(x packIndex) packIndex { le.PutUint32(x[44:], 2); return x },
+		"plain but shorter": func(x packIndex) packIndex { le.PutUint32(x[44:], flagRaw); return x },
+		"listed twice":      func(x packIndex) packIndex { copy(x[packEntry:packEntry+32], x[:32]); return x },
+		"one missing":       func(x packIndex) packIndex { return x[:packEntry] },
+		"none":              func(x packIndex) packIndex { return x[:0] },
+		"half an entry":     func(x packIndex) packIndex { return x[:packEntry+24] },
+	} {
+		b := buildPack(t, text, short)
+		off := len(b) - packFooter - 2*packEntry
+		x := lie(bytes.Clone(b[off : len(b)-packFooter]))
+		bad := append(bytes.Clone(b[:off]), x...)
+		bad = append(bad, encodePackFooter(x, int64(off))...)
+		if _, err := indexOf(bad); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The index of many small chunks is longer than what is read at first.
+func TestPackLongIndex(t *testing.T) {
+	var pieces [][]byte
+	for i := range 5000 {
+		pieces = append(pieces, binary.LittleEndian.AppendUint32(nil, uint32(i+1)))
+	}
+	b := buildPack(t, pieces...)
+	reads := 0
+	x, err := decodePackIndex(int64(len(b)), func(p []byte, off int64) error { reads++; copy(p, b[off:]); return nil })
+	if err != nil || x.len() != 5000 || reads != 2 {
+		t.Fatal(x.len(), reads, err)
+	}
+}
+
+// A frame cannot become larger than its chunk, whatever it claims.
+func TestBomb(t *testing.T) {
+	bomb := encoder().EncodeAll(make([]byte, 64<<20), nil)
+	dst := make([]byte, ChunkSize, 2*ChunkSize)
+	if err := decodeFrame(bomb, false, dst); !fault.Is(err, fault.Corrupt) {
+		t.Fatal(err)
+	}
+	if _, err := decodeBlob(bomb, 1<<20); !fault.Is(err, fault.Corrupt) {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(dst[:2*ChunkSize][ChunkSize:], make([]byte, ChunkSize)) {
+		t.Fatal("it wrote past the chunk")
+	}
+	allocated := testing.AllocsPerRun(3, func() { decodeFrame(bomb, false, dst) })
+	if allocated > 50 {
+		t.Fatalf("%v allocations", allocated)
+	}
+}
+
+func FuzzPackIndex(f *testing.F) {
+	b := buildPack(f, text, short)
+	f.Add(b)
+	f.Add(b[:len(b)-1])
+	f.Add(append(make([]byte, 128<<10), b...))
+	f.Add(encodePackFooter(nil, 0))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		// Checksums keep a fuzzer out; so the index is also tried as if they were right.
+		if len(b) > packFooter {
+			x := packIndex(b[:len(b)-packFooter])
+			x.check(int64(len(b)))
+		}
+		x, err := indexOf(b)
+		if err != nil {
+			if !fault.Is(err, fault.Corrupt) {
+				t.Fatal(err)
+			}
+			return
+		}
+		for _, e := range x.all() {
+			dst := make([]byte, e.size)
+			decodeFrame(b[e.offset:e.offset+e.stored], e.raw, dst)
+		}
+	})
+}
+
+func FuzzFrame(f *testing.F) {
+	frame, _ := encodeFrame(text, nil)
+	f.Add(frame, uint32(len(text)))
+	f.Add(frame, uint32(10))
+	f.Add(encoder().EncodeAll(make([]byte, 1<<20), nil), uint32(ChunkSize))
+	f.Fuzz(func(t *testing.T, frame []byte, size uint32) {
+		dst := make([]byte, size%ChunkSize+1, ChunkSize+1)
+		err := decodeFrame(frame, false, dst)
+		if err != nil && !fault.Is(err, fault.Corrupt) {
+			t.Fatal(err)
+		}
+		blob, err := decodeBlob(frame, 1<<20)
+		if err != nil && !fault.Is(err, fault.Corrupt) || len(blob) > 1<<20 {
+			t.Fatal(len(blob), err)
+		}
+	})
+}
+
+func FuzzIndexLog(f *testing.F) {
+	b := buildPack(f, text, short)
+	x, err := indexOf(b)
+	if err != nil {
+		f.Fatal(err)
+	}
+	log := indexLog{path: filepath.Join(f.TempDir(), "log")}
+	if err := log.create(map[Digest]*loggedPack{Sum(b): {size: int64(len(b)), index: x, damaged: []Digest{Sum(text)}}}); err != nil {
+		f.Fatal(err)
+	}
+	log.close()
+	good, err := os.ReadFile(log.path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add(good[:len(good)-1])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		packs, _ := decodeIndexLog(b)
+		for _, p := range packs {
+			if p.index.len() == 0 || len(p.index)%packEntry != 0 {
+				t.Fatal(len(p.index))
+			}
+		}
+	})
+}
+
+// The local copy cut anywhere gives what was before the cut, and says that it is damaged.
+func TestIndexLogCut(t *testing.T) {
+	p1, p2 := buildPack(t, text), buildPack(t, short)
+	x1, _ := indexOf(p1)
+	x2, _ := indexOf(p2)
+	log := indexLog{path: filepath.Join(t.TempDir(), "log")}
+	if err := log.create(nil); err != nil {
+		t.Fatal(err)
+	}
+	defer log.close()
+	for _, p := range []*pack{{digest: Sum(p1), size: 1, index: x1}, {digest: Sum(p2), size: 2, index: x2}} {
+		if err := log.addPack(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(log.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := (len(b) - logHeader) / 2
+	for n := range len(b) {
+		packs, rewrite := decodeIndexLog(b[:n])
+		want := max(n-logHeader, 0) / record
+		if len(packs) != want || rewrite != (n != logHeader && n != logHeader+record) {
+			t.Fatalf("cut to %d: %d packs, rewrite %v", n, len(packs), rewrite)
+		}
+	}
+	if packs, rewrite := decodeIndexLog(b); len(packs) != 2 || rewrite {
+		t.Fatal(len(packs), rewrite)
+	}
+}
+
+func TestKeyDigest(t *testing.T) {
+	d := Sum(text)
+	if got, ok := keyDigest("packs/", packKey(d)); !ok || got != d {
+		t.Fatal(got, ok)
+	}
+	hex := d.String()
+	for _, key := range []string{"packs/" + hex, "packs/zz/" + hex, "packs/" + hex[:2] + "/" + hex[:62] + "zz", "packs/" + hex[:2] + "/" + strings.ToUpper(hex), ""} {
+		if _, ok := keyDigest("packs/", key); ok {
+			t.Errorf("%q is taken for a pack", key)
+		}
+	}
+}
+
+func TestOpenNeedsItsParts(t *testing.T) {
+	for _, o := range []Options{{}, {Dir: t.TempDir()}} {
+		if _, err := Open(context.Background(), o); !fault.Is(err, fault.Invalid) {
+			t.Fatal(err)
+		}
+	}
+}
