@@ -8,10 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
@@ -50,17 +48,6 @@ type Images struct {
 type loadedKey struct {
 	workspace string
 	digest    store.Digest
-}
-
-// Result says what a Write did.
-type Result struct {
-	Files       int64 // of all kinds; hard links count once
-	Bytes       int64 // sum of the files' sizes
-	Chunks      int64 // distinct
-	NewChunks   int64 // that the store did not have
-	NewBytes    int64 // in them
-	StoredBytes int64 // what these take in packs, compressed
-	MetaBytes   int64 // of EROFS metadata
 }
 
 // Open opens the registry in a directory, and makes it if there is none. Copies
@@ -166,101 +153,6 @@ func (s *Images) digests(workspace string) ([]store.Digest, error) {
 	return l, nil
 }
 
-// Write makes an image of a tree whose chunks are in batch or in the store
-// already. It ends the batch: when it returns, that is committed or aborted. The
-// image is durable then, and name, unless empty, leads to it. Equal content gives
-// the image that is there already.
-func (s *Images) Write(ctx context.Context, t *Tree, cfg Config, batch *store.Batch, workspace, name string) (*Image, Result, error) {
-	defer batch.Abort() // of no effect after Commit
-	if err := CheckRef(workspace, name); err != nil {
-		return nil, Result{}, err
-	}
-	release := s.opt.Store.Hold()
-	defer release()
-	m, res, err := s.store(ctx, t, cfg, batch, workspace)
-	if err != nil {
-		return nil, res, fault.Wrap(err, "write image", name)
-	}
-	img, err := s.record(ctx, m, workspace, name)
-	return img, res, fault.Wrap(err, "write image", name)
-}
-
-// store puts everything that a manifest names into the store.
-func (s *Images) store(ctx context.Context, t *Tree, cfg Config, batch *store.Batch, workspace string) (*Manifest, Result, error) {
-	meta, dev, sums, err := encodeTree(t)
-	if err != nil {
-		return nil, Result{}, err
-	}
-	for _, c := range dev.chunks {
-		if err := batch.Use(c); err != nil {
-			return nil, Result{}, err
-		}
-	}
-	written, err := batch.Commit(ctx)
-	if err != nil {
-		return nil, Result{}, err
-	}
-	m := &Manifest{
-		Version: ManifestVersion, Config: cfg.clean(),
-		Packs: written.Packs, DeviceBlocks: dev.blocks(), Files: sums.files, Bytes: sums.bytes, Created: time.Now(),
-	}
-	m.Meta.Size, m.Chunks.Count = int64(len(meta.Bytes)), int64(len(dev.chunks))
-	if m.Meta.Digest, err = s.opt.Store.PutBlob(ctx, meta.Bytes); err != nil {
-		return nil, Result{}, err
-	}
-	table := encodeTable(dev.chunks)
-	if m.Chunks.Digest, err = s.opt.Store.PutBlob(ctx, table); err != nil {
-		return nil, Result{}, err
-	}
-	// Local copies, since the image is likely to be used soon. They are checked
-	// before use, so nothing depends on them.
-	for d, b := range map[store.Digest][]byte{m.Meta.Digest: meta.Bytes, m.Chunks.Digest: table} {
-		if err := publish(s.blobPath(workspace, d), b); err != nil {
-			return nil, Result{}, err
-		}
-	}
-	return m, Result{
-		Files: m.Files, Bytes: m.Bytes, Chunks: m.Chunks.Count, MetaBytes: m.Meta.Size,
-		NewChunks: int64(written.NewChunks), NewBytes: int64(written.NewBytes), StoredBytes: int64(written.StoredBytes),
-	}, nil
-}
-
-// record makes the manifest durable, here and then at the origin, and then the name.
-func (s *Images) record(ctx context.Context, m *Manifest, workspace, name string) (*Image, error) {
-	d := m.Digest()
-	s.changes.Lock()
-	defer s.changes.Unlock()
-	replace := false
-	if old, err := s.readManifest(ctx, workspace, d); err == nil {
-		// The same content again. It may have been packed anew, because an old
-		// pack was damaged; the image needs what it needed and what is new.
-		packs := len(old.Packs)
-		old.Packs = append(slices.Clone(old.Packs), m.Packs...)
-		b := old.Encode()
-		if m, err = ParseManifest(b); err != nil {
-			return nil, err
-		}
-		replace = len(m.Packs) != packs
-	}
-	b := m.Encode()
-	m, err := ParseManifest(b) // as everybody will read it
-	if err != nil {
-		return nil, err
-	}
-	if err := publish(s.manifestPath(workspace, d), b); err != nil {
-		return nil, err
-	}
-	if err := s.putOrigin(ctx, workspace, d, b, replace); err != nil {
-		return nil, err
-	}
-	if name != "" {
-		if err := s.writeName(workspace, name, d); err != nil {
-			return nil, err
-		}
-	}
-	return s.remember(workspace, d, m), nil
-}
-
 // remember returns the one Image of a digest.
 func (s *Images) remember(workspace string, d store.Digest, m *Manifest) *Image {
 	s.loaded.Lock()
@@ -362,115 +254,4 @@ func (s *Images) Tag(ctx context.Context, ref Ref, name string) error {
 		return err
 	}
 	return s.writeName(ref.Workspace, name, img.Digest)
-}
-
-// Remove drops the name that ref is, or all names if it is a digest. An image
-// that has no name then is removed, and what no other image needs is deleted from
-// the store, unless something runs on it: that is fault.Exists, and nothing changes.
-func (s *Images) Remove(ctx context.Context, ref Ref) error {
-	s.changes.Lock()
-	defer s.changes.Unlock()
-	d, name, err := s.resolve(ctx, ref)
-	if err != nil && name == "" {
-		return err
-	}
-	if name == "" {
-		if _, err := s.load(ctx, ref.Workspace, d); fault.Is(err, fault.NotFound) {
-			return s.notFound(ref)
-		}
-	}
-	names, err := s.names(ref.Workspace)
-	if err != nil {
-		return err
-	}
-	var drop []string
-	last := true
-	for _, n := range names {
-		switch {
-		case name == n.Name || name == "" && n.Digest == d:
-			drop = append(drop, n.Name)
-		case n.Digest == d:
-			last = false
-		}
-	}
-	if last && s.opt.InUse != nil && !d.IsZero() && s.opt.InUse(d) {
-		return fault.Wrap(fault.New(fault.Exists, "the image is in use").
-			WithHint("Wait until nothing runs on it, or stop what does; `brisk ps` shows it."), "remove image", ref.Name)
-	}
-	for _, n := range drop {
-		if err := unpublish(s.namePath(ref.Workspace, n)); err != nil {
-			return fault.Wrap(err, "remove image", ref.Name)
-		}
-	}
-	if !last || d.IsZero() {
-		return nil
-	}
-	return fault.Wrap(s.discard(ctx, ref.Workspace, d), "remove image", ref.Name)
-}
-
-// discard removes an image's manifest and then what it alone referred to.
-func (s *Images) discard(ctx context.Context, workspace string, d store.Digest) error {
-	// First at the origin: if we die in between, Open puts it back.
-	if s.opt.Origin != nil {
-		if err := s.opt.Origin.Delete(ctx, originKey(workspace, d)); err != nil {
-			return err
-		}
-	}
-	if err := unpublish(s.manifestPath(workspace, d)); err != nil {
-		return err
-	}
-	s.loaded.Lock()
-	delete(s.loaded.images, loadedKey{workspace, d})
-	s.loaded.Unlock()
-	return s.collect(ctx)
-}
-
-// collect deletes packs, blobs and local files that no manifest names.
-func (s *Images) collect(ctx context.Context) error {
-	packs, blobs := map[store.Digest]bool{}, map[store.Digest]bool{}
-	workspaces, err := s.workspaces()
-	if err != nil {
-		return err
-	}
-	for _, w := range workspaces {
-		all, err := s.digests(w)
-		if err != nil {
-			return err
-		}
-		local := map[string]bool{}
-		for _, d := range all {
-			m, err := s.readManifest(ctx, w, d)
-			if err != nil {
-				// Its packs are not known, so nothing can be told to be unneeded.
-				s.log.Warn("nothing is deleted from the store while a manifest cannot be read", "image", d.Short(), "error", err)
-				return nil
-			}
-			for _, p := range m.Packs {
-				packs[p] = true
-			}
-			blobs[m.Meta.Digest], blobs[m.Chunks.Digest] = true, true
-			local[m.Meta.Digest.String()], local[m.Chunks.Digest.String()] = true, true
-		}
-		s.dropLocal(w, local)
-	}
-	keep := func(set map[store.Digest]bool) func(store.Digest) bool {
-		return func(d store.Digest) bool { return set[d] || s.opt.Keep != nil && s.opt.Keep(d) }
-	}
-	freed, err := s.opt.Store.Retain(ctx, keep(packs), keep(blobs))
-	s.log.Info("deleted what no image needs", "packs", freed.Packs, "blobs", freed.Blobs, "bytes", freed.Bytes)
-	return err
-}
-
-// dropLocal removes local copies of metadata that no manifest of the workspace names.
-func (s *Images) dropLocal(workspace string, keep map[string]bool) {
-	dir := filepath.Join(s.opt.Dir, workspace, "meta")
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return
-	}
-	for _, f := range files {
-		if !keep[f.Name()] {
-			os.Remove(filepath.Join(dir, f.Name()))
-		}
-	}
 }

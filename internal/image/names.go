@@ -194,7 +194,7 @@ func alike(a, b string) bool {
 	if len(a) >= 3 && strings.Contains(b, a) || len(b) >= 3 && strings.Contains(a, b) {
 		return true
 	}
-	return distance(a, b) <= min(2, len(a)/2)
+	return distance(a, b) <= min(2, len(a)-1)
 }
 
 // distance is Levenshtein's.

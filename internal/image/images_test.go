@@ -1,0 +1,437 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/storetest"
+)
+
+// world is a registry with its store and origin, which can be opened again.
+type world struct {
+	t      *testing.T
+	dir    string
+	mem    *storetest.MemOrigin
+	origin *storetest.Faults
+	cache  *storetest.MemCache
+	store  *store.Store
+	images *Images
+	inUse  map[store.Digest]bool
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, dir: t.TempDir(), mem: storetest.NewMemOrigin(), cache: storetest.NewMemCache(), inUse: map[store.Digest]bool{}}
+	w.origin = &storetest.Faults{Origin: w.mem}
+	w.store = storetest.With(t, store.Options{Dir: filepath.Join(w.dir, "cache"), Origin: w.origin, Cache: w.cache})
+	w.open()
+	return w
+}
+
+func (w *world) open() {
+	images, err := Open(w.t.Context(), Options{
+		Dir: filepath.Join(w.dir, "images"), Store: w.store, Origin: w.origin, Log: storetest.Log(w.t),
+		InUse: func(d store.Digest) bool { return w.inUse[d] },
+	})
+	require.NoError(w.t, err)
+	w.images = images
+}
+
+func (w *world) write(name string, entries ...tar.Header) (*Image, Result, error) {
+	batch := w.store.Begin(w.t.Context())
+	defer batch.Abort()
+	tree := NewTree()
+	_, err := tree.ApplyTar(w.t.Context(), bytes.NewReader(archive(w.t, entries...)), batch, LayerOptions{})
+	if err != nil {
+		return nil, Result{}, err
+	}
+	return w.images.Write(w.t.Context(), tree, Config{Env: []string{"A=" + name}, Cmd: []string{"sh"}}, batch, DefaultWorkspace, name)
+}
+
+func (w *world) must(name string, entries ...tar.Header) *Image {
+	w.t.Helper()
+	img, _, err := w.write(name, entries...)
+	require.NoError(w.t, err)
+	return img
+}
+
+func (w *world) get(name string) (*Image, error) {
+	return w.images.Get(w.t.Context(), Ref{DefaultWorkspace, name})
+}
+
+// files is an image's content as list writes it down, read through its blocks.
+func (w *world) files(img *Image) []string {
+	w.t.Helper()
+	tree, err := img.Tree(w.t.Context())
+	require.NoError(w.t, err)
+	m := memory{}
+	require.NoError(w.t, tree.Walk(func(_ string, n *Node) error {
+		for _, c := range n.Chunks {
+			if c.Digest.IsZero() {
+				continue
+			}
+			b := make([]byte, c.Size)
+			if _, err := w.store.ReadChunk(w.t.Context(), c, b); err != nil {
+				return err
+			}
+			m[c.Digest] = b
+		}
+		return nil
+	}))
+	return list(tree, m)
+}
+
+func (w *world) keys(prefix string) []string {
+	var l []string
+	require.NoError(w.t, w.mem.List(w.t.Context(), prefix, func(key string, _ int64) error {
+		l = append(l, key)
+		return nil
+	}))
+	slices.Sort(l)
+	return l
+}
+
+func TestWriteAndGet(t *testing.T) {
+	w := newWorld(t)
+	img, res, err := w.write("web", file("a", "content"), file("b", "content"), hardlink("c", "a"), dirEntry("d"))
+	require.NoError(t, err)
+	require.Equal(t, int64(4), res.Files) // with the root; c is a's
+	require.Equal(t, int64(14), res.Bytes)
+	require.Equal(t, int64(1), res.Chunks)
+	require.Equal(t, int64(1), res.NewChunks)
+	require.Equal(t, int64(7), res.NewBytes)
+	require.Equal(t, int64(8192), res.MetaBytes)
+
+	for _, name := range []string{"web", img.Digest.String(), img.Digest.String()[:8]} {
+		got, err := w.get(name)
+		require.NoError(t, err)
+		require.Same(t, img, got)
+	}
+	require.Equal(t, []string{"/a=content", "/b=content", "/c==/a", "/d/"}, w.files(img))
+	require.Equal(t, []string{"A=web"}, img.Config().Env)
+	require.Equal(t, []string{"manifests/default/" + img.Digest.String()}, w.keys("manifests/"))
+
+	w.open()
+	again, err := w.get("web")
+	require.NoError(t, err)
+	require.NotSame(t, img, again)
+	require.Equal(t, img.Manifest, again.Manifest)
+	require.Equal(t, w.files(img), w.files(again))
+
+	same, res, err := w.write("web", file("a", "content"), file("b", "content"), hardlink("c", "a"), dirEntry("d"))
+	require.NoError(t, err)
+	require.Equal(t, img.Digest, same.Digest, "equal content is one image")
+	require.Equal(t, int64(0), res.NewChunks)
+}
+
+// TestDigest pins what makes an image's digest: content, and nothing of its storage.
+func TestDigest(t *testing.T) {
+	w := newWorld(t)
+	img := w.must("pinned", file("etc/hostname", "brisk\n"))
+	require.Equal(t, "7e56ac58f9c0a2ab8aeff5d25946f1b8384fbd8857789fd71878df24a7ff073e", img.Digest.String())
+	m := img.Manifest
+	m.Packs, m.Created = nil, m.Created.AddDate(1, 0, 0)
+	require.Equal(t, img.Digest, m.Digest())
+	m.Config.Workdir = "/srv"
+	require.NotEqual(t, img.Digest, m.Digest())
+}
+
+func TestNotFound(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.get("web")
+	require.True(t, fault.Is(err, fault.NotFound), err)
+	require.Contains(t, fault.HintOf(err), "There are no images yet")
+	w.must("web", file("a", "1"))
+	w.must("python-3.11", file("a", "2"))
+	for name, hint := range map[string]string{
+		"wbe":                         "Did you mean web?",
+		"python":                      "Did you mean python-3.11?",
+		"something else":              "There are: python-3.11, web.",
+		"../../etc/passwd":            "There are: python-3.11, web.",
+		"0123456789":                  "There are: python-3.11, web.",
+		strings.Repeat("01234567", 8): "There are: python-3.11, web.",
+	} {
+		_, err := w.get(name)
+		require.True(t, fault.Is(err, fault.NotFound), "%s: %v", name, err)
+		require.Equal(t, hint, fault.HintOf(err), name)
+	}
+	_, err = w.images.Get(t.Context(), Ref{"../default", "web"})
+	require.True(t, fault.Is(err, fault.Invalid), err)
+	for _, name := range []string{"-x", "a b", "a\x00", strings.Repeat("a", 201), strings.Repeat("a", 64)} {
+		_, _, err := w.write(name, file("a", "1"))
+		require.True(t, fault.Is(err, fault.Invalid), "%q: %v", name, err)
+	}
+}
+
+func TestListTagRemove(t *testing.T) {
+	w := newWorld(t)
+	web := w.must("registry.example:5000/team/web:v1", file("a", "shared"), file("b", "web only"))
+	api := w.must("api", file("a", "shared"), file("c", "api only"))
+	unnamed := w.must("", file("d", "nobody's"))
+	require.NoError(t, w.images.Tag(t.Context(), Ref{DefaultWorkspace, "api"}, "latest"))
+
+	names := func() (l []string) {
+		images, err := w.images.List(t.Context(), DefaultWorkspace)
+		require.NoError(t, err)
+		for _, n := range images {
+			l = append(l, n.Name+"="+n.Digest.Short())
+		}
+		return l
+	}
+	require.Equal(t, []string{"api=" + api.Digest.Short(), "latest=" + api.Digest.Short(),
+		"registry.example:5000/team/web:v1=" + web.Digest.Short(), "=" + unnamed.Digest.Short()}, names())
+
+	remove := func(name string) error { return w.images.Remove(t.Context(), Ref{DefaultWorkspace, name}) }
+	w.inUse[api.Digest] = true
+	require.NoError(t, remove("latest"), "the image keeps another name")
+	err := remove("api")
+	require.True(t, fault.Is(err, fault.Exists), err)
+	require.ErrorContains(t, err, "remove image api: the image is in use")
+	require.NotEmpty(t, fault.HintOf(err))
+	_, err = w.get("api")
+	require.NoError(t, err)
+
+	w.inUse[api.Digest] = false
+	require.NoError(t, remove("api"))
+	_, err = w.get(api.Digest.String())
+	require.True(t, fault.Is(err, fault.NotFound), err)
+	require.Equal(t, []string{"/a=shared", "/b=web only"}, w.files(web))
+	require.True(t, fault.Is(remove("api"), fault.NotFound))
+	require.True(t, fault.Is(remove(api.Digest.String()), fault.NotFound))
+
+	require.NoError(t, remove(unnamed.Digest.String()[:10]))
+	require.NoError(t, remove(web.Digest.String()), "by digest all names go")
+	require.Empty(t, names())
+	require.Empty(t, w.keys(""), "nothing may stay at the origin")
+	require.Empty(t, mustGlob(t, filepath.Join(w.dir, "images/*/*/*")))
+}
+
+func mustGlob(t *testing.T, pattern string) []string {
+	l, err := filepath.Glob(pattern)
+	require.NoError(t, err)
+	return l
+}
+
+// TestDamage damages each local file of an image in several ways: it heals from
+// the origin.
+func TestDamage(t *testing.T) {
+	w := newWorld(t)
+	img := w.must("web", file("a", "content"))
+	want := w.files(img)
+	ways := map[string]func(path string) error{
+		"flip": func(p string) error {
+			b, err := os.ReadFile(p)
+			b[len(b)/2] ^= 1
+			return errors.Join(err, os.WriteFile(p, b, 0o600))
+		},
+		"cut":     func(p string) error { return os.Truncate(p, 3) },
+		"empty":   func(p string) error { return os.Truncate(p, 0) },
+		"missing": os.Remove,
+	}
+	for _, path := range mustGlob(t, filepath.Join(w.dir, "images/default/m*/*")) {
+		for name, way := range ways {
+			t.Run(filepath.Base(filepath.Dir(path))+" "+name, func(t *testing.T) {
+				before, err := os.ReadFile(path)
+				require.NoError(t, err)
+				require.NoError(t, way(path))
+				w.open()
+				img, err := w.get("web")
+				require.NoError(t, err)
+				require.Equal(t, want, w.files(img))
+				meta, err := img.MetaPath(t.Context())
+				require.NoError(t, err)
+				b, err := os.ReadFile(meta)
+				require.NoError(t, err)
+				require.Equal(t, img.Manifest.Meta.Digest, store.Sum(b))
+				after, err := os.ReadFile(path)
+				require.NoError(t, err)
+				require.Equal(t, before, after, "the local copy must be whole again")
+			})
+		}
+	}
+}
+
+// TestDamageEverywhere leaves no good copy: that is an error that says so.
+func TestDamageEverywhere(t *testing.T) {
+	for _, part := range []string{"manifests", "meta", "names"} {
+		t.Run(part, func(t *testing.T) {
+			w := newWorld(t)
+			w.must("web", file("a", "content"))
+			for _, path := range mustGlob(t, filepath.Join(w.dir, "images/default", part, "*")) {
+				require.NoError(t, os.WriteFile(path, []byte("damaged"), 0o600))
+			}
+			for _, key := range w.keys("") {
+				if !strings.HasPrefix(key, "packs/") {
+					w.mem.Change(key, func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+				}
+			}
+			w.open()
+			img, err := w.get("web")
+			if err == nil {
+				_, err = img.MetaPath(t.Context())
+			}
+			require.True(t, fault.Is(err, fault.Corrupt), err)
+			require.NotEmpty(t, fault.HintOf(err))
+			// And the cure that the hint names works.
+			if part != "manifests" {
+				_, _, err = w.write("web", file("a", "content"))
+				require.NoError(t, err)
+				img, err = w.get("web")
+				require.NoError(t, err)
+				require.Equal(t, []string{"/a=content"}, w.files(img))
+			}
+		})
+	}
+}
+
+// TestFaults lets the n-th operation on the origin fail, for every n, and then
+// whatever follows, as if the process had died there. Another process finds the image
+// whole or not at all, writes it again, and can remove it without a trace.
+func TestFaults(t *testing.T) {
+	died := errors.New("died")
+	for n := 0; ; n++ {
+		w := newWorld(t)
+		old := w.must("old", file("a", "shared"), file("b", "old"))
+		count := -1
+		w.origin.Before(func(_ context.Context, op storetest.Op) error {
+			if count++; count >= n {
+				return died
+			}
+			return nil
+		})
+		_, _, failed := w.write("new", file("a", "shared"), file("c", "new"))
+		w.origin.Before(nil)
+		if failed == nil {
+			require.Greater(t, n, 3)
+			return
+		}
+		require.ErrorIs(t, failed, died)
+		w.open()
+		if img, err := w.get("new"); err == nil {
+			require.Equal(t, []string{"/a=shared", "/c=new"}, w.files(img))
+		} else {
+			require.True(t, fault.Is(err, fault.NotFound), err)
+		}
+		img := w.must("new", file("a", "shared"), file("c", "new"))
+		require.Equal(t, []string{"/a=shared", "/c=new"}, w.files(img))
+		require.NoError(t, w.images.Remove(t.Context(), Ref{DefaultWorkspace, "new"}))
+		require.Equal(t, []string{"/a=shared", "/b=old"}, w.files(old))
+		require.NoError(t, w.images.Remove(t.Context(), Ref{DefaultWorkspace, "old"}))
+		require.Empty(t, w.keys(""), "after a fault at operation %d", n)
+	}
+}
+
+// TestRemoveWhileWriting removes images while others that share chunks with them
+// are written: no image may lose a chunk.
+func TestRemoveWhileWriting(t *testing.T) {
+	w := newWorld(t)
+	write := func(i int) {
+		img, _, err := w.write(fmt.Sprintf("image%d", i), file("shared", "by all"), file("own", fmt.Sprint(i)))
+		require.NoError(t, err)
+		require.Equal(t, []string{fmt.Sprintf("/own=%d", i), "/shared=by all"}, w.files(img))
+	}
+	write(0)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 20 {
+			write(100 + i)
+		}
+	}()
+	for i := range 20 {
+		write(i + 1)
+		require.NoError(t, w.images.Remove(t.Context(), Ref{DefaultWorkspace, fmt.Sprintf("image%d", i)}))
+	}
+	<-done
+	w.cache.Clear()
+	l, err := w.images.List(t.Context(), DefaultWorkspace)
+	require.NoError(t, err)
+	require.Len(t, l, 21)
+	for _, img := range l {
+		w.files(img.Image)
+	}
+}
+
+func TestCommit(t *testing.T) {
+	w := newWorld(t)
+	parent := w.must("base", file("keep", "kept"), file("gone", "gone"), file("d/a", "a"), hardlink("hard", "keep"))
+	layer := archive(t, whiteoutDevice("gone"), opaqueDir("d"), file("d/b", "b"), file("run/brisk/junk", "j"), file("keep2", "kept"))
+	img, res, err := w.images.Commit(t.Context(), parent, bytes.NewReader(layer),
+		func(c *Config) { c.Env = append(c.Env, "B=1") },
+		func(p string) bool { return strings.HasPrefix(p, "/run/brisk") }, DefaultWorkspace, "")
+	require.NoError(t, err)
+	require.Equal(t, []string{"/d/", "/d/b=b", "/hard=kept", "/keep2=kept", "/keep==/hard"}, w.files(img))
+	require.Equal(t, int64(2), res.Chunks)
+	require.Equal(t, int64(1), res.NewChunks)
+	require.Equal(t, []string{"A=base", "B=1"}, img.Config().Env)
+	require.Equal(t, []string{"A=base"}, parent.Config().Env)
+
+	// The child lives on its parent's packs.
+	require.NoError(t, w.images.Remove(t.Context(), Ref{DefaultWorkspace, "base"}))
+	w.cache.Clear()
+	w.open()
+	img, err = w.get(img.Digest.String())
+	require.NoError(t, err)
+	require.Equal(t, []string{"/d/", "/d/b=b", "/hard=kept", "/keep2=kept", "/keep==/hard"}, w.files(img))
+
+	_, _, err = w.images.Commit(t.Context(), parent, bytes.NewReader(layer[:700]), nil, nil, DefaultWorkspace, "")
+	require.Error(t, err)
+}
+
+func TestParseManifest(t *testing.T) {
+	w := newWorld(t)
+	img := w.must("web", file("a", "content"))
+	b := img.Manifest.Encode()
+	m, err := ParseManifest(b)
+	require.NoError(t, err)
+	require.Equal(t, img.Manifest, *m)
+	for i := range b {
+		c := bytes.Clone(b)
+		c[i] ^= 1
+		_, err := ParseManifest(c)
+		require.True(t, fault.Is(err, fault.Corrupt), "byte %d of %s: %v", i, b, err)
+	}
+	odd := Config{Env: []string{"X=\xff\xfe"}, Labels: map[string]string{"<&>": "\u2028"}}.clean()
+	m.Config = odd
+	again, err := ParseManifest(m.Encode())
+	require.NoError(t, err)
+	require.Equal(t, odd, again.Config)
+}
+
+func FuzzParseManifest(f *testing.F) {
+	m := Manifest{Version: 1, Config: Config{Env: []string{"A=b"}, Labels: map[string]string{"a": "b"}}, Files: 1}
+	m.Meta.Size = 8192
+	f.Add(m.Encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := ParseManifest(b)
+		if err != nil {
+			require.True(t, fault.Is(err, fault.Corrupt), err)
+			return
+		}
+		require.Equal(t, b, m.Encode())
+	})
+}
+
+func FuzzDecodeTable(f *testing.F) {
+	f.Add(encodeTable(nil))
+	f.Add(encodeTable([]store.Chunk{{Digest: store.Sum([]byte("a")), Size: 1}, {Digest: store.Sum([]byte("b")), Size: store.ChunkSize}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		dev, err := decodeTable(b)
+		if err != nil {
+			require.True(t, fault.Is(err, fault.Corrupt), err)
+			return
+		}
+		require.Equal(t, b, encodeTable(dev.chunks))
+	})
+}
