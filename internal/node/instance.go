@@ -233,6 +233,9 @@ func (i *Instance) exchange(ctx context.Context, m any, payload []byte) (channel
 	case ctx.Err() != nil:
 		return reply, context.Cause(ctx)
 	case errors.Is(err, os.ErrDeadlineExceeded):
+		if conn.Interrupted() {
+			return reply, fault.New(fault.Unavailable, "the instance was destroyed during the call")
+		}
 		// The connection's deadline may fire a moment before the context's.
 		<-ctx.Done()
 		return reply, context.Cause(ctx)

@@ -143,15 +143,22 @@ func (r *Rootfs) env(user map[string]string, fixed ...string) []string {
 	return out
 }
 
-// workdir is what is asked for, else the image's, else the root.
+// workdir is what is asked for, else the image's, else the root; and the root too
+// if there is no such directory, which a sandbox would refuse to start in.
 func (r *Rootfs) workdir(asked string) string {
-	if asked != "" {
-		return asked
+	dir := asked
+	if dir == "" {
+		dir = r.root.img.Config().Workdir
 	}
-	if w := r.root.img.Config().Workdir; w != "" {
-		return w
+	inside, err := os.OpenRoot(r.Path)
+	if err != nil {
+		return "/"
 	}
-	return "/"
+	defer inside.Close()
+	if st, err := inside.Stat(strings.TrimLeft(dir, "/")); dir == "" || err != nil || !st.IsDir() {
+		return "/"
+	}
+	return dir
 }
 
 // account is a user inside an image.

@@ -219,7 +219,8 @@ func (s *Snapshots) Find(ctx context.Context, key Key) (*Snapshot, string) {
 
 	reason := snap.Manifest.Key.differs(key)
 	if reason == "" && check != nil {
-		check.Do(func() { e.checked = snap.verify(ctx) })
+		// Not cut short by a caller who goes away: the result is everybody's.
+		check.Do(func() { e.checked = snap.verify(context.WithoutCancel(ctx)) })
 		if e.checked != nil {
 			reason = e.checked.Error()
 		}

@@ -15,6 +15,8 @@ import (
 	"encoding/json"
 	"io"
 	"net"
+	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -101,9 +103,10 @@ func AppendFrame(b, header []byte, n int) []byte {
 
 // Conn is one connection of a runner.
 type Conn struct {
-	c net.Conn
-	r *bufio.Reader
-	w []byte
+	c           net.Conn
+	r           *bufio.Reader
+	w           []byte
+	interrupted atomic.Bool // set before the deadlines, so that none set later hides it
 }
 
 func newConn(c net.Conn) *Conn { return &Conn{c: c, r: bufio.NewReaderSize(c, 64<<10)} }
@@ -116,7 +119,7 @@ func (c *Conn) Send(m any, payload []byte, deadline time.Time) error {
 		return fault.Wrap(err, "encode", "message")
 	}
 	c.w = AppendFrame(c.w[:0], h, len(payload))
-	if err := c.c.SetWriteDeadline(deadline); err != nil {
+	if err := c.until(c.c.SetWriteDeadline, deadline); err != nil {
 		return err
 	}
 	if len(payload) < 32<<10 { // one system call; a larger payload is not copied
@@ -130,7 +133,7 @@ func (c *Conn) Send(m any, payload []byte, deadline time.Time) error {
 
 // Receive reads the next message of the runner.
 func (c *Conn) Receive(deadline time.Time) (Message, error) {
-	if err := c.c.SetReadDeadline(deadline); err != nil {
+	if err := c.until(c.c.SetReadDeadline, deadline); err != nil {
 		return Message{}, err
 	}
 	f, err := ReadFrame(c.r)
@@ -145,8 +148,26 @@ func (c *Conn) Receive(deadline time.Time) (Message, error) {
 	return m, nil
 }
 
-// Interrupt makes a Receive or Send in progress fail with a timeout.
-func (c *Conn) Interrupt() { _ = c.c.SetDeadline(time.Unix(1, 0)) }
+// until sets a deadline, unless the connection has been interrupted.
+func (c *Conn) until(set func(time.Time) error, deadline time.Time) error {
+	if err := set(deadline); err != nil {
+		return err
+	}
+	if c.interrupted.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// Interrupt makes every Receive and Send, in progress or to come, fail with
+// os.ErrDeadlineExceeded.
+func (c *Conn) Interrupt() {
+	c.interrupted.Store(true)
+	_ = c.c.SetDeadline(time.Unix(1, 0))
+}
+
+// Interrupted reports whether Interrupt has been called.
+func (c *Conn) Interrupted() bool { return c.interrupted.Load() }
 
 // Close ends the connection.
 func (c *Conn) Close() error { return c.c.Close() }
