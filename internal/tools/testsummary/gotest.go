@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,8 +26,8 @@ type event struct {
 
 // goTest runs go test and reports on it. An error means that its tests cannot be
 // counted.
-func goTest(args []string, stdout, stderr io.Writer) (counts, error) {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+func goTest(ctx context.Context, args []string, stdout, stderr io.Writer) (counts, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -11,6 +11,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -43,7 +44,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	began := time.Now()
 	switch {
 	case args[0] == "go" && len(rest) >= 2:
-		c, err = goTest(rest[1:], stdout, stderr)
+		c, err = goTest(context.Background(), rest[1:], stdout, stderr)
 	case args[0] == "junit" && len(rest) == 2:
 		c, err = junit(rest[1], stdout)
 	case args[0] == "total" && len(rest) == 1:
