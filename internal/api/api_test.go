@@ -608,8 +608,7 @@ func TestDrainRefusesNewRequestsOnly(t *testing.T) {
 	got := make(chan scheduler.Outcome, 1)
 	go func() { got <- c.Call(context.Background(), digest, "", nil, &output{}) }()
 	<-entered
-	_, idle := s.IdleSince()
-	require.False(t, idle)
+	require.False(t, s.DrainIfIdle(0))
 	s.Drain()
 	_, err = c.Info(t.Context())
 	require.Equal(t, fault.Unavailable, fault.ClassOf(err))
@@ -617,8 +616,8 @@ func TestDrainRefusesNewRequestsOnly(t *testing.T) {
 	require.Equal(t, scheduler.Returned, (<-got).Kind)
 	require.NoError(t, s.Close(t.Context()))
 	require.NoError(t, <-served)
-	_, idle = s.IdleSince()
-	require.True(t, idle)
+	require.False(t, s.DrainIfIdle(time.Hour))
+	require.True(t, s.DrainIfIdle(0))
 }
 
 func TestCloseCutsWhatDoesNotEnd(t *testing.T) {

@@ -116,6 +116,8 @@ type ImportResult struct {
 	NewChunks int64        `json:"new_chunks"`
 	NewBytes  int64        `json:"new_bytes"`
 	MS        float64      `json:"ms"`
+	Kind      string       `json:"kind"`              // what the path turned out to be
+	Skipped   []string     `json:"skipped,omitempty"` // mount points in a directory, which were not entered
 }
 
 // StoreStats is what the store holds. Sizes are in bytes.

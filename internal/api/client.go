@@ -383,6 +383,10 @@ func (c *Client) broken(ctx context.Context, err error) error {
 		return fault.New(fault.Unavailable, "no server answers at %s", c.socket).
 			WithHint("`brisk up` starts one.")
 	}
+	if errors.Is(err, syscall.EACCES) {
+		return fault.New(fault.Machine, "no permission to talk to the server at %s", c.socket).
+			WithHint("Brisk is for root: use sudo.")
+	}
 	return &fault.Error{Class: fault.Unavailable, Op: "ask the server at", Object: c.socket, Err: err}
 }
 

@@ -92,6 +92,18 @@ func (s *Server) Drain() { s.draining.Store(true) }
 // cutGrace is how long Close waits for handlers whose clients it has cut off.
 const cutGrace = 5 * time.Second
 
+// DrainIfIdle drains if no client has been connected for at least d. Nobody can
+// get in between the look and the drain.
+func (s *Server) DrainIfIdle(d time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.mu.conns) > 0 || time.Since(s.mu.lastUsed) < d {
+		return false
+	}
+	s.Drain()
+	return true
+}
+
 // Close waits for the requests in progress until ctx ends, then cuts their
 // connections, which cancels them. It returns when all handlers have returned; an
 // error means that one did not within seconds.
@@ -114,14 +126,6 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-time.After(cutGrace):
 		return fault.New(fault.Timeout, "a request goes on though its connection is cut")
 	}
-}
-
-// IdleSince reports since when no client has been connected; ok is false while
-// one is.
-func (s *Server) IdleSince() (since time.Time, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mu.lastUsed, len(s.mu.conns) == 0
 }
 
 func (s *Server) connState(c net.Conn, st http.ConnState) {

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"brisk.dev/brisk/internal/api"
+)
+
+func (a *app) storeCommand() *cobra.Command {
+	c := &cobra.Command{Use: "store", Short: "Look at the store of chunks"}
+	c.AddCommand(&cobra.Command{
+		Use:   "stats",
+		Short: "Say how much is stored, and how much of it is shared",
+		Args:  cobra.NoArgs,
+		RunE: work(a.asking(func(ctx context.Context, c *api.Client, _ []string) error {
+			s, err := c.StoreStats(ctx)
+			if err != nil {
+				return err
+			}
+			return a.answer(s, func(w io.Writer) {
+				fields(w,
+					"images", fmt.Sprintf("%s with %s of files", count(s.Images), bytesText(s.ImageBytes)),
+					"origin", fmt.Sprintf("%s, %s packs", bytesText(s.OriginBytes), count(s.Packs)),
+					"cache", fmt.Sprintf("%s of %s, %s chunks", bytesText(s.Cache.Bytes), bytesText(s.Cache.Limit), count(s.Cache.Chunks)),
+					"cache reads", fmt.Sprintf("%s hits, %s misses, %s damaged", count(s.Cache.Hits), count(s.Cache.Misses), count(s.Cache.Drops)),
+					"disk", bytesText(s.DiskFree)+" free")
+			})
+		})),
+	})
+	return c
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"brisk.dev/brisk/internal/server"
+)
+
+func (a *app) upCommand() *cobra.Command {
+	var background bool
+	o := server.Options{Version: version, Output: os.Stderr}
+	c := &cobra.Command{
+		Use:   "up",
+		Short: "Run a server in the foreground",
+		Long: `Run a server in the foreground until Ctrl-C or SIGTERM; a second one ends it at
+once. It says "ready" when it is, which takes less than a second. Commands that
+need a server start one by themselves; that one goes when it has been idle for
+15 minutes.
+
+Exit status: 0 after an orderly end, 2 if another server uses the data
+directory, 6 if the machine lacks something.`,
+		Example: `  brisk up
+  brisk up --data /srv/brisk`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			o.Data, o.Foreground = a.data, !background
+			return up(o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Runsc, "runsc", "", "`path` of the runsc binary; also $BRISK_RUNSC (default beside brisk, in /usr/local/lib/brisk, in the PATH)")
+	f.StringVar(&o.Node, "node", "", "`name` of this machine in records (default its host name)")
+	f.DurationVar(&o.IdleExit, "idle-exit", 0, "end after this `time` without calls, instances and clients, such as 15m (default never)")
+	f.IntVar(&o.Pool, "pool", server.DefaultPool, "`number` of sandboxes created beforehand for each function with a snapshot; -1 = none")
+	f.Int64Var(&o.Cache, "cache", 0, "`bytes` that the chunk cache may take (default a tenth of the disk)")
+	f.BoolVar(&o.Compat, "compat", os.Getenv("BRISK_COMPAT") != "", "do what kernels before 6.12 and 6.9 need, though this one is newer; also $BRISK_COMPAT")
+	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")
+	f.BoolVar(&background, "background", false, "log to the data directory only, survive the terminal")
+	_ = f.MarkHidden("background")
+	return c
+}
+
+func up(o server.Options) (err error) {
+	if os.Geteuid() != 0 {
+		err := error(server.NotRoot())
+		if ready := server.ReadyPipe(); ready != nil {
+			ready(err)
+		}
+		return err
+	}
+	// Until here nothing has been done: this executes the program again.
+	if err := server.EnterNamespace(o.Data); err != nil {
+		if ready := server.ReadyPipe(); ready != nil {
+			ready(err)
+		}
+		return err
+	}
+	if o.Ready = server.ReadyPipe(); o.Ready == nil {
+		o.Ready = func(error) {}
+	}
+	return server.Run(context.Background(), o)
+}

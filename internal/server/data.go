@@ -1,0 +1,85 @@
+package server
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"brisk.dev/brisk/internal/fault"
+)
+
+// dataVersion is what DATA/version says. It changes when an older Brisk could
+// not work with the directory any more.
+const dataVersion = "brisk data 1\n"
+
+// prepareData makes the data directory, or makes sure that it is one that this
+// Brisk can use. Precondition: nothing; it runs before the lock is held.
+func prepareData(p Paths) error {
+	b, err := os.ReadFile(filepath.Join(p.Data, "version"))
+	switch {
+	case err == nil && string(b) == dataVersion:
+		return os.Chmod(p.Data, 0o700)
+	case err == nil:
+		return fault.New(fault.Machine, "%s has the format %q, this Brisk knows %q", p.Data, strings.TrimSpace(string(b)), strings.TrimSpace(dataVersion)).
+			WithHint("Use the Brisk that made it, or another directory with --data.")
+	case !errors.Is(err, fs.ErrNotExist):
+		return fault.Wrap(err, "read", filepath.Join(p.Data, "version"))
+	}
+	if err := os.MkdirAll(p.Data, 0o700); err != nil {
+		return fault.Wrap(err, "create data directory", p.Data)
+	}
+	if err := refuseForeign(p.Data); err != nil {
+		return err
+	}
+	if err := os.Chmod(p.Data, 0o700); err != nil {
+		return fault.Wrap(err, "close to others", p.Data)
+	}
+	return fault.Wrap(writeVersion(p.Data), "mark data directory", p.Data)
+}
+
+// refuseForeign keeps Brisk from settling in a directory that is somebody's.
+func refuseForeign(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fault.Wrap(err, "read data directory", dir)
+	}
+	for _, e := range entries {
+		switch n := e.Name(); {
+		case n == "lock", n == "log", n == "lost+found", strings.HasPrefix(n, ".version-"):
+		default:
+			return fault.New(fault.Invalid, "%s is not Brisk's and not empty: there is %s in it", dir, n).
+				WithHint("Name a directory of its own with --data.")
+		}
+	}
+	return nil
+}
+
+func writeVersion(dir string) (err error) {
+	f, err := os.CreateTemp(dir, ".version-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = f.Close()
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if _, err := f.WriteString(dataVersion); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), filepath.Join(dir, "version")); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

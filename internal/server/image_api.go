@@ -1,0 +1,90 @@
+package server
+
+import (
+	"context"
+	"slices"
+
+	"brisk.dev/brisk/internal/api"
+	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/image/importer"
+	"brisk.dev/brisk/internal/lazyfs"
+	"brisk.dev/brisk/internal/node"
+)
+
+// imageAPI shows the registry of images, and what the node knows of them, as the
+// API wants them.
+type imageAPI struct {
+	images   *image.Images
+	node     *node.Node
+	files    *lazyfs.FS
+	importer *importer.Importer
+}
+
+func (a *imageAPI) List(ctx context.Context, workspace string) ([]api.ImageInfo, error) {
+	all, err := a.images.List(ctx, workspace)
+	if err != nil {
+		return nil, err
+	}
+	l := make([]api.ImageInfo, 0, len(all))
+	for _, n := range all {
+		l = append(l, infoOf(n.Image, n.Name))
+	}
+	return l, nil
+}
+
+func infoOf(i *image.Image, name string) api.ImageInfo {
+	m := i.Manifest
+	return api.ImageInfo{Name: name, Digest: i.Digest, Files: m.Files, Bytes: m.Bytes, Created: m.Created}
+}
+
+func (a *imageAPI) Inspect(ctx context.Context, ref image.Ref) (api.ImageDetail, error) {
+	img, err := a.images.Get(ctx, ref)
+	if err != nil {
+		return api.ImageDetail{}, err
+	}
+	name := ref.Name
+	if img.Digest.String()[:min(len(name), 64)] == name {
+		name = "" // it was asked for by digest
+	}
+	d := api.ImageDetail{
+		ImageInfo: infoOf(img, name),
+		Config:    img.Config(),
+		Chunks:    img.Manifest.Chunks.Count,
+		Packs:     int64(len(img.Manifest.Packs)),
+		Metadata:  img.Manifest.Meta.Size,
+		Mounted:   slices.Contains(a.files.Mounted(), img.Digest.String()),
+	}
+	if d.Mounted { // else asking would fetch its chunk table for nothing
+		blocks, err := img.Blocks(ctx)
+		if err != nil {
+			return d, err
+		}
+		s := blocks.Stats()
+		d.Read = &api.ImageReads{
+			OriginBytes: s.OriginBytes, OriginChunks: s.OriginChunks,
+			CacheBytes: s.CacheBytes, CacheChunks: s.CacheChunks,
+		}
+	}
+	return d, nil
+}
+
+// Remove lets the node give the image up first, if nothing runs on it.
+func (a *imageAPI) Remove(ctx context.Context, ref image.Ref) error {
+	img, err := a.images.Get(ctx, ref)
+	if err != nil {
+		return err
+	}
+	a.node.Unmount(img.Digest.String())
+	return a.images.Remove(ctx, ref)
+}
+
+func (a *imageAPI) Import(ctx context.Context, workspace, path, name string, progress func(done, total int64)) (api.ImportResult, error) {
+	r, err := a.importer.Import(ctx, importer.Request{Path: path, Workspace: workspace, Name: name}, progress)
+	if err != nil {
+		return api.ImportResult{}, err
+	}
+	return api.ImportResult{
+		Digest: r.Digest, Name: r.Name, Files: r.Files, Bytes: r.Bytes, Chunks: r.Chunks,
+		NewChunks: r.NewChunks, NewBytes: r.NewBytes, MS: r.MS, Kind: string(r.Kind), Skipped: r.Skipped,
+	}, nil
+}

@@ -1,0 +1,74 @@
+package server
+
+import (
+	"context"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"brisk.dev/brisk/internal/api"
+	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/store"
+)
+
+// storeAPI measures the store for the API.
+type storeAPI struct {
+	data   string
+	images *image.Images
+	origin store.Origin
+	store  *store.Store
+	cache  store.Cache
+}
+
+func (a *storeAPI) StoreStats(ctx context.Context) (s api.StoreStats, err error) {
+	images, err := a.images.List(ctx, image.DefaultWorkspace)
+	if err != nil {
+		return s, err
+	}
+	seen := map[store.Digest]bool{} // an image may have several names
+	for _, i := range images {
+		if !seen[i.Digest] {
+			seen[i.Digest] = true
+			s.Images++
+			s.ImageBytes += i.Manifest.Bytes
+		}
+	}
+	err = a.origin.List(ctx, "", func(key string, size int64) error {
+		s.OriginBytes += size
+		if strings.HasPrefix(key, "packs/") {
+			s.Packs++
+		}
+		return nil
+	})
+	if err != nil {
+		return s, err
+	}
+	c := a.cache.Stats()
+	s.Cache = api.CacheUse{
+		Chunks: c.Chunks, Bytes: c.Bytes, Limit: c.Limit,
+		Hits: c.Hits, Misses: c.Misses, Drops: c.Drops, Writes: c.Writes,
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(a.data, &st); err != nil {
+		return s, fault.Wrap(err, "measure", a.data)
+	}
+	s.DiskFree = int64(st.Bavail) * st.Bsize
+	return s, nil
+}
+
+// The chunk cache takes a tenth of the disk that it is on unless told otherwise:
+// enough for the parts of images that are used, small enough to be no surprise.
+const (
+	cacheShare    = 10
+	smallestCache = 2 << 30
+	largestCache  = 100 << 30
+)
+
+func cacheLimit(dir string) int64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return smallestCache
+	}
+	return min(max(int64(st.Blocks)*st.Bsize/cacheShare, smallestCache), largestCache)
+}

@@ -1,0 +1,172 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"brisk.dev/brisk/internal/api"
+	"brisk.dev/brisk/internal/api/blobs"
+	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/function"
+	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/image/importer"
+	"brisk.dev/brisk/internal/image/memo"
+	"brisk.dev/brisk/internal/lazyfs"
+	"brisk.dev/brisk/internal/node"
+	"brisk.dev/brisk/internal/sandbox/gvisor"
+	"brisk.dev/brisk/internal/sandbox/network"
+	"brisk.dev/brisk/internal/scheduler"
+	"brisk.dev/brisk/internal/snapshot"
+	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/slab"
+	sdk "brisk.dev/brisk/sdk/python"
+)
+
+// wire builds the parts from the ground up; the order is that of the floors.
+// Opening a part sweeps what a predecessor left of it.
+func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, err error) {
+	built := &parts{}
+	defer func() {
+		if err != nil {
+			_ = built.close(context.WithoutCancel(ctx), log)
+		}
+	}()
+	part := func(name string) *slog.Logger { return log.With("part", name) }
+	data := func(names ...string) string { return filepath.Join(append([]string{p.Data}, names...)...) }
+
+	runsc, err := FindRunsc(o.Runsc)
+	if err != nil {
+		return nil, err
+	}
+	if err := sdk.Extract(SDKDir(p)); err != nil {
+		return nil, err
+	}
+	uploads, err := blobs.Open(data("blobs"))
+	if err != nil {
+		return nil, err
+	}
+
+	// Bytes.
+	origin, err := store.OpenDir(data("store"))
+	if err != nil {
+		return nil, err
+	}
+	limit := o.Cache
+	if limit == 0 {
+		limit = cacheLimit(p.Data)
+	}
+	cache, err := slab.Open(slab.Options{Dir: data("cache"), Limit: limit, Log: part("slab")})
+	if err != nil {
+		return nil, err
+	}
+	built.later("cache", func(context.Context) error { return cache.Close() })
+	chunks, err := store.Open(ctx, store.Options{Dir: data("cache", "packs"), Origin: origin, Cache: cache, Log: part("store")})
+	if err != nil {
+		return nil, err
+	}
+	built.later("store", func(context.Context) error { return chunks.Close() })
+
+	// Images. What is mounted is known only to the node, which comes later.
+	var machine *node.Node
+	images, err := image.Open(ctx, image.Options{
+		Dir: data("images"), Store: chunks, Origin: origin, Log: part("images"),
+		InUse: func(d store.Digest) bool { return machine.InUse(d.String()) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	imports, err := memo.Open(data("build", "imports"))
+	if err != nil {
+		return nil, err
+	}
+
+	// Files.
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fault.Wrap(err, "find", "brisk's own binary")
+	}
+	files, err := lazyfs.Open(ctx, lazyfs.Options{
+		Dir: p.Run, Holder: []string{self, "holder"}, Compat: o.Compat, Log: part("lazyfs"),
+		Lookup: func(ctx context.Context, id string) (lazyfs.Image, error) { return lookup(ctx, images, id) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	built.later("mounts", func(context.Context) error { return files.Close() })
+
+	// Sandboxes.
+	runtime, err := gvisor.New(gvisor.Options{
+		Runsc: runsc, Dir: filepath.Join(p.Run, "runsc"), Scratch: data("scratch"),
+		CgroupParent: "/brisk/" + filepath.Base(p.Run), Log: part("sandbox"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	networks, err := network.Open(ctx, network.Options{Dir: filepath.Join(p.Run, "netns"), Log: part("network")})
+	if err != nil {
+		return nil, err
+	}
+	built.later("network", networks.Close)
+
+	// Instances.
+	code, err := function.OpenCode(data("code"), uploads)
+	if err != nil {
+		return nil, err
+	}
+	machine, err = node.Open(ctx, node.Options{
+		ID: o.Node, Run: p.Run, SDK: SDKDir(p), Images: images, FS: files, Runtime: runtime,
+		Network: networks, Code: code, Blobs: uploads, Log: part("node"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	built.later("node", func(context.Context) error { machine.Close(); return nil })
+	snapshots, err := snapshot.Open(data("snapshots"), part("snapshot"))
+	if err != nil {
+		return nil, err
+	}
+	calls, err := scheduler.Open(scheduler.Options{
+		Dir: p.Data, Node: scheduler.OnNode(machine), Snapshots: snapshots, SDK: sdk.Digest(),
+		Created: o.Pool, Log: part("scheduler"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	built.quiesce = calls.Close
+
+	imageAPI := &imageAPI{
+		images: images, node: machine, files: files,
+		importer: &importer.Importer{Images: images, Store: chunks, Memo: imports, TempDir: data("scratch")},
+	}
+	built.backend = api.Backend{
+		Functions: calls, History: calls, Images: imageAPI, Builder: imageAPI, Importer: imageAPI, Blobs: uploads,
+		Stats: &storeAPI{data: p.Data, images: images, origin: origin, store: chunks, cache: cache},
+	}
+	built.active = func() int {
+		live, err := calls.Instances(context.Background(), image.DefaultWorkspace)
+		if err != nil {
+			return 1
+		}
+		return calls.Active() + len(live)
+	}
+	return built, nil
+}
+
+// lookup finds the image of a mount that an earlier server made.
+func lookup(ctx context.Context, images *image.Images, id string) (lazyfs.Image, error) {
+	img, err := images.Get(ctx, image.Ref{Workspace: image.DefaultWorkspace, Name: id})
+	if err != nil {
+		return lazyfs.Image{}, err
+	}
+	meta, err := img.MetaPath(ctx)
+	if err != nil {
+		return lazyfs.Image{}, err
+	}
+	blocks, err := img.Blocks(ctx)
+	if err != nil {
+		return lazyfs.Image{}, err
+	}
+	return lazyfs.Image{ID: id, Meta: meta, Blocks: blocks}, nil
+}
