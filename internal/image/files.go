@@ -81,7 +81,9 @@ func sweep(dir string) error {
 }
 
 // Manifests at the origin, where other machines find them.
-func originPrefix(workspace string) string { return "manifests/" + workspace + "/" }
+const originRoot = "manifests/"
+
+func originPrefix(workspace string) string { return originRoot + workspace + "/" }
 
 func originKey(workspace string, d store.Digest) string { return originPrefix(workspace) + d.String() }
 
@@ -109,7 +111,8 @@ func parseAs(b []byte, d store.Digest) (*Manifest, error) {
 }
 
 // readManifest reads the local manifest of an image or, if that is missing or
-// damaged, the origin's, which then becomes the local one.
+// damaged, the origin's. A damaged one is healed by that; a missing one stays
+// missing, since not every image of the origin is one of this machine's.
 func (s *Images) readManifest(ctx context.Context, workspace string, d store.Digest) (*Manifest, error) {
 	path := s.manifestPath(workspace, d)
 	b, err := os.ReadFile(path)
@@ -129,6 +132,8 @@ func (s *Images) readManifest(ctx context.Context, workspace string, d store.Dig
 		m, err = parseAs(b, d)
 	}
 	switch {
+	case err == nil && fault.Is(here, fault.NotFound):
+		return m, nil
 	case err == nil:
 		return m, publish(path, b)
 	case fault.Is(err, fault.NotFound) && fault.Is(here, fault.NotFound):

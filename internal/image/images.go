@@ -195,6 +195,13 @@ func (s *Images) load(ctx context.Context, workspace string, d store.Digest) (*I
 	if err != nil {
 		return nil, err
 	}
+	path := s.manifestPath(workspace, d)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		// It came from the origin: an image of this machine's from now on.
+		if err := publish(path, m.Encode()); err != nil {
+			return nil, err
+		}
+	}
 	return s.remember(workspace, d, m), nil
 }
 

@@ -363,6 +363,44 @@ func TestRemoveWhileWriting(t *testing.T) {
 	}
 }
 
+// TestCollect finds what a Write left that died before its manifest, and leaves what
+// another machine has written to the same origin.
+func TestCollect(t *testing.T) {
+	w := newWorld(t)
+	w.must("web", file("a", "content"))
+	keys := w.keys("")
+	w.origin.Before(func(_ context.Context, op storetest.Op) error {
+		if op.Name == "put" && strings.HasPrefix(op.Key, "blobs/") {
+			return errors.New("died")
+		}
+		return nil
+	})
+	_, _, err := w.write("half", file("b", "half"))
+	require.Error(t, err)
+	w.origin.Before(nil)
+	require.Len(t, w.keys(""), len(keys)+1)
+	freed, err := w.images.Collect(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, freed.Packs)
+	require.Equal(t, keys, w.keys(""))
+
+	other, err := Open(t.Context(), Options{Dir: t.TempDir(), Store: w.store, Origin: w.origin, Log: storetest.Log(t)})
+	require.NoError(t, err)
+	_, err = other.Collect(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, keys, w.keys(""))
+	l, err := other.List(t.Context(), DefaultWorkspace)
+	require.NoError(t, err)
+	require.Empty(t, l, "it is not an image of the other machine's")
+
+	img, err := w.get("web")
+	require.NoError(t, err)
+	there, err := other.Get(t.Context(), Ref{DefaultWorkspace, img.Digest.String()})
+	require.NoError(t, err)
+	require.Equal(t, img.Manifest, there.Manifest)
+	require.Equal(t, []string{"/a=content"}, w.files(there))
+}
+
 func TestCommit(t *testing.T) {
 	w := newWorld(t)
 	parent := w.must("base", file("keep", "kept"), file("gone", "gone"), file("d/a", "a"), hardlink("hard", "keep"))

@@ -159,3 +159,25 @@ func survey(t *testing.T, root string) map[string]string {
 	}))
 	return out
 }
+
+// TestKernelWithoutData mounts an image whose device has no block at all.
+func TestKernelWithoutData(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("mounting needs root")
+	}
+	w := newWorld(t)
+	img := w.must("empty", dirEntry("proc"), file("empty", ""))
+	meta, err := img.MetaPath(t.Context())
+	require.NoError(t, err)
+	blocks, err := img.Blocks(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, blocks.Size())
+	device := filepath.Join(t.TempDir(), "device")
+	require.NoError(t, os.WriteFile(device, nil, 0o600))
+	mnt := t.TempDir()
+	require.NoError(t, unix.Mount(meta, mnt, "erofs", unix.MS_RDONLY|unix.MS_NODEV|unix.MS_NOSUID, "device="+device))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(mnt, unix.MNT_DETACH)) })
+	b, err := os.ReadFile(filepath.Join(mnt, "empty"))
+	require.NoError(t, err)
+	require.Empty(t, b)
+}

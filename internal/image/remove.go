@@ -68,43 +68,97 @@ func (s *Images) discard(ctx context.Context, workspace string, d store.Digest) 
 	s.loaded.Lock()
 	delete(s.loaded.images, loadedKey{workspace, d})
 	s.loaded.Unlock()
-	return s.collect(ctx)
+	_, err := s.collect(ctx)
+	return err
+}
+
+// Collect deletes from the store what no manifest names: what a process that died
+// had written of an image, or an interrupted Remove left. It may run at any time.
+func (s *Images) Collect(ctx context.Context) (store.Freed, error) {
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	freed, err := s.collect(ctx)
+	return freed, fault.Wrap(err, "collect garbage", "")
 }
 
 // collect deletes packs, blobs and local files that no manifest names.
-func (s *Images) collect(ctx context.Context) error {
-	packs, blobs := map[store.Digest]bool{}, map[store.Digest]bool{}
+func (s *Images) collect(ctx context.Context) (freed store.Freed, err error) {
+	needed := roots{packs: map[store.Digest]bool{}, blobs: map[store.Digest]bool{}}
+	known, err := s.manifests(ctx)
+	if err != nil {
+		return freed, err
+	}
+	local := map[string]map[string]bool{} // by workspace: names of files
+	for at := range known {
+		m, err := s.readManifest(ctx, at.workspace, at.digest)
+		if ctx.Err() != nil {
+			return freed, ctx.Err()
+		}
+		if err != nil {
+			// Its packs are not known, so nothing can be told to be unneeded.
+			s.log.Warn("nothing is deleted from the store while a manifest cannot be read", "image", at.digest.Short(), "error", err)
+			return freed, nil
+		}
+		needed.add(m)
+		if local[at.workspace] == nil {
+			local[at.workspace] = map[string]bool{}
+		}
+		local[at.workspace][m.Meta.Digest.String()], local[at.workspace][m.Chunks.Digest.String()] = true, true
+	}
 	workspaces, err := s.workspaces()
 	if err != nil {
-		return err
+		return freed, err
 	}
 	for _, w := range workspaces {
-		all, err := s.digests(w)
-		if err != nil {
-			return err
-		}
-		local := map[string]bool{}
-		for _, d := range all {
-			m, err := s.readManifest(ctx, w, d)
-			if err != nil {
-				// Its packs are not known, so nothing can be told to be unneeded.
-				s.log.Warn("nothing is deleted from the store while a manifest cannot be read", "image", d.Short(), "error", err)
-				return nil
-			}
-			for _, p := range m.Packs {
-				packs[p] = true
-			}
-			blobs[m.Meta.Digest], blobs[m.Chunks.Digest] = true, true
-			local[m.Meta.Digest.String()], local[m.Chunks.Digest.String()] = true, true
-		}
-		s.dropLocal(w, local)
+		s.dropLocal(w, local[w])
 	}
 	keep := func(set map[store.Digest]bool) func(store.Digest) bool {
 		return func(d store.Digest) bool { return set[d] || s.opt.Keep != nil && s.opt.Keep(d) }
 	}
-	freed, err := s.opt.Store.Retain(ctx, keep(packs), keep(blobs))
-	s.log.Info("deleted what no image needs", "packs", freed.Packs, "blobs", freed.Blobs, "bytes", freed.Bytes)
-	return err
+	freed, err = s.opt.Store.Retain(ctx, keep(needed.packs), keep(needed.blobs))
+	if freed != (store.Freed{}) {
+		s.log.Info("deleted what no image needs", "packs", freed.Packs, "blobs", freed.Blobs, "bytes", freed.Bytes)
+	}
+	return freed, err
+}
+
+// roots are the objects of the store that manifests name.
+type roots struct{ packs, blobs map[store.Digest]bool }
+
+func (r roots) add(m *Manifest) {
+	for _, p := range m.Packs {
+		r.packs[p] = true
+	}
+	r.blobs[m.Meta.Digest], r.blobs[m.Chunks.Digest] = true, true
+}
+
+// manifests lists all images, of all workspaces: those on this machine, and those
+// that other machines have written to the same origin.
+func (s *Images) manifests(ctx context.Context) (map[loadedKey]bool, error) {
+	known := map[loadedKey]bool{}
+	workspaces, err := s.workspaces()
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range workspaces {
+		all, err := s.digests(w)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range all {
+			known[loadedKey{w, d}] = true
+		}
+	}
+	if s.opt.Origin == nil {
+		return known, nil
+	}
+	return known, s.opt.Origin.List(ctx, originRoot, func(key string, _ int64) error {
+		workspace, digits, _ := strings.Cut(strings.TrimPrefix(key, originRoot), "/")
+		if d, err := store.ParseDigest(digits); err == nil && checkWorkspace(workspace) == nil {
+			known[loadedKey{workspace, d}] = true
+		}
+		return nil
+	})
 }
 
 // dropLocal removes local copies of metadata that no manifest of the workspace names.
