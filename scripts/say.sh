@@ -1,6 +1,6 @@
 # How the scripts talk: progress and diagnostics to stderr, one line each.
 # Sourced, not run.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 SAY=$(basename "$0" .sh)
 

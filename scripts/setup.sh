@@ -60,7 +60,7 @@ need_kernel() {
 # packages NAME...: installs the Debian packages that are missing.
 packages() {
   local missing=() name
-  command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
+  { command -v dpkg-query && command -v apt-get; } >/dev/null ||
     lacks "this is not Debian or Ubuntu, and setup knows no other distribution" "install these yourself, or use Debian 12, Ubuntu 22.04 or later: $*"
   local installed
   installed=" $(dpkg-query -W -f '${db:Status-Status}:${Package} ' "$@" 2>/dev/null || true)"
@@ -89,9 +89,11 @@ debian_keys() {
   dpkg --compare-versions "$have" ge "$KEYRING_MINIMUM" && return
   say "debian-archive-keyring $have is older than Debian 12: installing $KEYRING_VERSION from Debian"
   scratch "$CACHE/keyring"
-  curl -fsSL --retry 3 --connect-timeout 30 -o "$SCRATCH/$deb" "http://deb.debian.org/debian/pool/main/d/debian-archive-keyring/$deb" &&
-    echo "$KEYRING_SUM  $SCRATCH/$deb" | sha256sum --quiet -c - &&
-    dpkg -i "$SCRATCH/$deb" </dev/null >"$LOG" 2>&1 ||
+  {
+    curl -fsSL --retry 3 --connect-timeout 30 -o "$SCRATCH/$deb" "http://deb.debian.org/debian/pool/main/d/debian-archive-keyring/$deb" &&
+      echo "$KEYRING_SUM  $SCRATCH/$deb" | sha256sum --quiet -c - &&
+      dpkg -i "$SCRATCH/$deb" </dev/null >"$LOG" 2>&1
+  } ||
     lacks "Debian's keys could not be installed" "install debian-archive-keyring $KEYRING_MINIMUM or newer yourself (from packages.debian.org), and run this again."
   rm -rf "$SCRATCH"
 }
@@ -128,7 +130,7 @@ need_go() {
 fetch_go() {
   local home=$1 proxy url sum name=golang.org/toolchain@v0.0.1-go$GO_VERSION.linux-amd64
   packages ca-certificates curl unzip
-  proxy=$(printf %s "${GOPROXY:-}" | tr ',|' '\n\n' | grep -m 1 '^https\?:' || echo https://proxy.golang.org)
+  proxy=$(printf %s "${GOPROXY:-}" | tr ',|' '\n' | grep -m 1 '^https\?:' || echo https://proxy.golang.org)
   url=${proxy%/}/golang.org/toolchain/@v/${name#*@}.zip
   say "fetching Go $GO_VERSION (70 MB) from $proxy"
   scratch "$home"
@@ -225,8 +227,8 @@ for part; do
     build) need_x86; need_go ;;
     runsc) need_x86; need_runsc ;;
     lint) need_x86; need_lint ;;
-    run) need_x86; need_root; need_kernel; packages $RUN_PACKAGES; debian_keys; need_go; need_runsc ;;
-    test) need_x86; need_root; need_kernel; packages $RUN_PACKAGES $TEST_PACKAGES; debian_keys; need_go; need_runsc; need_python ;;
+    run) need_x86; need_root; need_kernel; packages "${RUN_PACKAGES[@]}"; debian_keys; need_go; need_runsc ;;
+    test) need_x86; need_root; need_kernel; packages "${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}"; debian_keys; need_go; need_runsc; need_python ;;
     *) echo "setup: there is no part $part" >&2; exit 2 ;;
   esac
 done

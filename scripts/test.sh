@@ -10,12 +10,12 @@
 # What is needed has been put there by setup.sh. Exit status: 0, or 1 when
 # something failed.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 . scripts/say.sh
 PATH=$PWD/.cache/bin:$PATH
-export BRISK_BIN=$PWD/bin/brisk
+export BRISK_BIN=$PWD/bin/brisk BRISK_RUNSC=$PWD/bin/runsc
 
-WORK=$(mktemp -d) JOB=''
+WORK=$(mktemp -d)
 trap 'rm -rf "$WORK"' EXIT
 trap 'exit 130' INT TERM
 : >"$WORK/tally"

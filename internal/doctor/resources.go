@@ -31,7 +31,7 @@ func (m *machine) cgroups(context.Context, Options) Result {
 		dir := f[1]
 		switch f[2] {
 		case "cgroup":
-			for _, c := range strings.Split(f[3], ",") {
+			for c := range strings.SplitSeq(f[3], ",") {
 				if slices.Contains(controllers, c) {
 					found[c] = dir
 				}
@@ -45,7 +45,7 @@ func (m *machine) cgroups(context.Context, Options) Result {
 		kind = "version 2"
 	}
 	if unified != "" {
-		for _, c := range strings.Fields(m.read(filepath.Join(unified, "cgroup.controllers"))) {
+		for c := range strings.FieldsSeq(m.read(filepath.Join(unified, "cgroup.controllers"))) {
 			if slices.Contains(controllers, c) && found[c] == "" {
 				found[c] = unified
 			}
