@@ -173,7 +173,7 @@ func TestConcurrentAdd(t *testing.T) {
 // The same chunks in the same order are the same packs.
 func TestDeterministic(t *testing.T) {
 	var pieces [][]byte
-	for i := range 200 {
+	for i := range 60 {
 		pieces = append(pieces, storetest.Data(uint64(i), 1+i*600))
 	}
 	_, one := storetest.Commit(t, storetest.New(t), pieces...)
@@ -185,10 +185,10 @@ func TestDeterministic(t *testing.T) {
 
 // Packs are closed when they are large enough, in bytes or in chunks.
 func TestPacksRollOver(t *testing.T) {
-	random := make([]byte, 60<<20)
+	random := make([]byte, 26<<20)
 	blake3.New().Digest().Read(random)
-	tiny := make([]byte, 4*40_000)
-	for i := range 40_000 {
+	tiny := make([]byte, 4*33_000)
+	for i := range 33_000 {
 		binary.LittleEndian.PutUint32(tiny[4*i:], uint32(i+1))
 	}
 	for name, test := range map[string]struct {
@@ -196,7 +196,7 @@ func TestPacksRollOver(t *testing.T) {
 		size  int
 		packs int
 	}{
-		"bytes":  {random, store.ChunkSize, 3},
+		"bytes":  {random, store.ChunkSize, 2},
 		"chunks": {tiny, 4, 2},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,8 +25,8 @@
 // A [Batch] collects the chunks of an import and writes those that the store
 // does not have into new packs. Nothing of it can be seen before
 // [Batch.Commit], which returns when everything is durable. [Batch.Add] blocks when the
-// compressors or the disk are behind; memory in flight is bounded (about 10 MiB
-// a batch, plus 48 bytes a chunk).
+// compressors or the disk are behind; memory in flight is bounded (about 1.5 MiB
+// a core, plus some 120 bytes for each chunk of the batch).
 //
 // # Deleting
 //

@@ -42,8 +42,8 @@ type Store struct {
 
 	loaded  atomic.Bool // the index is complete
 	loading struct {
-		sync.Mutex
-		now *loadRun // nil: none has begun
+		sync.Mutex          // also orders the beginning of background work against Close
+		now        *loadRun // nil: none has begun
 	}
 
 	publish  sync.RWMutex  // shared: making an object visible; exclusive: deleting one
@@ -92,7 +92,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // Close stops what the store does and waits for it: reads and batches in
 // progress fail with fault.Cancelled.
 func (s *Store) Close() error {
+	s.loading.Lock() // nothing is spawned after this
 	s.cancel()
+	s.loading.Unlock()
 	s.wg.Wait()
 	s.logged.close()
 	return nil
@@ -106,7 +108,7 @@ func (s *Store) Has(d Digest) bool {
 
 // spawn runs fn in the background, unless the store is closed.
 func (s *Store) spawn(fn func()) bool {
-	s.loading.Lock() // orders Add against Close's Wait
+	s.loading.Lock()
 	defer s.loading.Unlock()
 	if s.ctx.Err() != nil {
 		return false

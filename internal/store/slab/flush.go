@@ -3,6 +3,8 @@ package slab
 import (
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"brisk.dev/brisk/internal/store"
 )
 
@@ -60,7 +62,7 @@ func (s *Slab) Flush() error {
 	if len(records) == 0 {
 		return nil
 	}
-	if err := s.data.Sync(); err != nil {
+	if err := unix.Fdatasync(int(s.data.Fd())); err != nil {
 		s.mu.Lock()
 		for _, r := range records {
 			if r.kind == kindPut && s.places[r.digest].block == r.block {

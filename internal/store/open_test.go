@@ -1,0 +1,61 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"path/filepath"
+	"testing"
+)
+
+// namesOnly is an origin that lists packs and has none.
+type namesOnly map[string]int64
+
+func (n namesOnly) Put(context.Context, string, io.Reader) error        { panic("put") }
+func (n namesOnly) ReadAt(context.Context, string, []byte, int64) error { panic("read") }
+func (n namesOnly) Size(context.Context, string) (int64, error)         { panic("size") }
+func (n namesOnly) Delete(context.Context, string) error                { panic("delete") }
+func (n namesOnly) List(_ context.Context, _ string, fn func(string, int64) error) error {
+	for key, size := range n {
+		if err := fn(key, size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// BenchmarkOpen opens a store of 300 packs of 500 chunks (some 15 GB) until its
+// index is complete.
+func BenchmarkOpen(b *testing.B) {
+	dir := b.TempDir()
+	origin, packs := namesOnly{}, map[Digest]*loggedPack{}
+	var n uint64
+	for range 300 {
+		var x packIndex
+		off := uint32(packHeader)
+		for range 500 {
+			n++
+			d := Sum(binary.LittleEndian.AppendUint64(nil, n))
+			x = x.append(entry{digest: d, offset: off, stored: 50_000, size: ChunkSize})
+			off += 50_000
+		}
+		name := Sum(x)
+		packs[name] = &loggedPack{size: int64(off), index: x}
+		origin[packKey(name)] = int64(off)
+	}
+	log := indexLog{path: filepath.Join(dir, "packs.idx")}
+	if err := log.create(packs); err != nil {
+		b.Fatal(err)
+	}
+	log.close()
+	for b.Loop() {
+		s, err := Open(b.Context(), Options{Dir: dir, Origin: origin})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if !s.Has(Sum(binary.LittleEndian.AppendUint64(nil, 77_777))) {
+			b.Fatal("a chunk is missing")
+		}
+		s.Close()
+	}
+}
