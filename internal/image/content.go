@@ -1,20 +1,19 @@
 package image
 
 import (
-	"bytes"
 	"context"
 	"io"
 
 	"brisk.dev/brisk/internal/store"
 )
 
-// chunkSink is what an Adder asks of a store.Batch. Add copies what it keeps.
+// chunkSink is what an Adder asks of a store.Batch: Add copies what it keeps, and
+// makes a hole of zeros.
 type chunkSink interface {
 	Add(data []byte) (store.Chunk, bool, error)
 }
 
-// Adder puts the contents of files into a batch: it cuts them into chunks and
-// leaves zeros out as holes. It has one chunk in memory, and belongs to one
+// Adder puts the contents of files into a batch, cut into chunks. It has one chunk in memory, and belongs to one
 // goroutine. It hashes in that goroutine, which is several times faster than any
 // decompressor that feeds it; the batch compresses on all cores. So chunks come into
 // packs in the order of the files, and equal imports make equal packs.
@@ -29,9 +28,6 @@ func NewAdder(batch *store.Batch) *Adder { return newAdder(batch) }
 func newAdder(sink chunkSink) *Adder {
 	return &Adder{sink: sink, buf: make([]byte, store.ChunkSize)}
 }
-
-// zeros is what a hole is compared with.
-var zeros [store.ChunkSize]byte
 
 // Add reads exactly size bytes from r and makes them the content of n: its Size
 // and its Chunks. A short r is io.ErrUnexpectedEOF.
@@ -48,14 +44,11 @@ func (a *Adder) Add(ctx context.Context, n *Node, r io.Reader, size int64) error
 			}
 			return err
 		}
-		size -= int64(len(data))
-		c := store.Chunk{Size: uint32(len(data))}
-		if !bytes.Equal(data, zeros[:len(data)]) {
-			var err error
-			if c, _, err = a.sink.Add(data); err != nil {
-				return err
-			}
+		c, _, err := a.sink.Add(data)
+		if err != nil {
+			return err
 		}
+		size -= int64(len(data))
 		n.Chunks = append(n.Chunks, c)
 	}
 	return nil

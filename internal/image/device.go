@@ -60,12 +60,7 @@ func encodeTree(t *Tree) (*erofs.Metadata, *device, *encoding, error) {
 		return nil, nil, nil, fault.New(fault.Invalid, "an image without a root directory")
 	}
 	e := &encoding{inodes: map[*Node]*erofs.Inode{}, addrs: map[store.Digest]uint32{}}
-	t.Walk(func(_ string, n *Node) error {
-		if n.Target != nil {
-			e.inodes[n.File()] = nil
-		}
-		return nil
-	})
+	eachLink(t.Root, func(file *Node) { e.inodes[file] = nil })
 	root, err := e.inode(t.Root)
 	if err != nil {
 		return nil, nil, nil, err

@@ -92,13 +92,19 @@ func (t *Tree) Clone() *Tree {
 		return c
 	}
 	// First the targets, so that a first name met later finds its copy.
-	t.Walk(func(_ string, n *Node) error {
-		if n.Target != nil {
-			target(n.File())
-		}
-		return nil
-	})
+	eachLink(t.Root, func(file *Node) { target(file) })
 	return &Tree{Root: clone(t.Root)}
+}
+
+// eachLink calls fn with the file of each further name below dir, in no order.
+func eachLink(dir *Node, fn func(file *Node)) {
+	for _, n := range dir.Children {
+		if n.Target != nil {
+			fn(n.File())
+		} else {
+			eachLink(n, fn)
+		}
+	}
 }
 
 // Walk calls fn for every node, parents first and siblings in the order of their
