@@ -86,7 +86,7 @@ func (n *Node) Prepare(ctx context.Context, f *function.Function) (_ *Instance, 
 		return nil, err
 	}
 	i.key = snapshot.Key{
-		Workspace: f.Workspace, Function: f.Digest(), Image: f.Image, Shape: i.box.spec.Shape(),
+		Workspace: f.Workspace, Function: f.Digest(), Image: f.Image, Shape: sandbox.Shape(i.box.spec),
 		Runtime: n.opt.Runtime.Version(), Features: n.opt.Runtime.Features(),
 	}
 	return i, nil

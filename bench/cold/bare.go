@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"brisk.dev/brisk/internal/node/channel"
+)
+
+// bare is the rival: runsc's own restore of the same snapshot on the same mounted
+// image, nothing made beforehand, without control groups, in an empty network
+// namespace. It is timed from the exec of runsc to the answer to one call.
+type bare struct {
+	runsc    string
+	snapshot string // directory of the checkpoint's files
+	dir      string // of this rival
+	spec     specs.Spec
+	pid      int // of the server, in whose mount namespace the image is
+	input    []byte
+	n        int
+}
+
+// newBare takes the bundle of a sandbox that the server has created beforehand
+// and makes one of the rival's own from it.
+func newBare(s *serverProcess, runsc, function, dir string, input []byte) (*bare, error) {
+	bundles, err := filepath.Glob(filepath.Join(s.paths.Run, "runsc", "bundles", "i-*", "config.json"))
+	if err != nil || len(bundles) != 1 {
+		return nil, fmt.Errorf("%d created sandboxes, want 1 (%v)", len(bundles), err)
+	}
+	b := &bare{runsc: runsc, snapshot: filepath.Join(s.paths.Data, "snapshots", function, "image"), dir: dir, pid: s.cmd.Process.Pid, input: input}
+	raw, err := os.ReadFile(bundles[0])
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, &b.spec); err != nil {
+		return nil, err
+	}
+	b.spec.Linux.CgroupsPath, b.spec.Linux.Resources = "", nil
+	for i, n := range b.spec.Linux.Namespaces {
+		if n.Type == specs.NetworkNamespace {
+			b.spec.Linux.Namespaces[i].Path = ""
+		}
+	}
+	for i, m := range b.spec.Mounts {
+		switch own := filepath.Join(dir, filepath.Base(m.Source)); m.Destination {
+		case "/run/brisk":
+			b.spec.Mounts[i].Source = filepath.Join(dir, "run")
+		case "/etc/hosts", "/etc/resolv.conf":
+			if err := copyFile(m.Source, own); err != nil {
+				return nil, err
+			}
+			b.spec.Mounts[i].Source = own
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o755); err != nil {
+		return nil, err
+	}
+	config, err := json.Marshal(b.spec)
+	if err != nil {
+		return nil, err
+	}
+	return b, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600)
+}
+
+func (b *bare) command(ctx context.Context, args ...string) *exec.Cmd {
+	flags := []string{
+		"--target", strconv.Itoa(b.pid), "--mount", "--", b.runsc, "--root=" + filepath.Join(b.dir, "state"), "--platform=systrap",
+		"--network=sandbox", "--host-uds=open", "--overlay2=root:memory", "--ignore-cgroups",
+	}
+	return exec.CommandContext(ctx, "nsenter", append(flags, args...)...)
+}
+
+// call restores, calls once and destroys; it gives the time to the answer and
+// what was answered.
+func (b *bare) call(ctx context.Context) (ms float64, result []byte, err error) {
+	b.n++
+	id := fmt.Sprintf("bare-%d", b.n)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	l, err := channel.Listen(filepath.Join(b.dir, "run", "runner.sock"))
+	if err != nil {
+		return 0, nil, err
+	}
+	defer l.Close()
+	start := time.Now()
+	restore := b.command(ctx, "restore", "--detach", "--image-path="+b.snapshot, "--bundle="+b.dir, id)
+	var said strings.Builder
+	restore.Stderr = &said
+	// With files as standard streams: a pipe would keep Wait waiting for the sandbox.
+	if err := restore.Start(); err != nil {
+		return 0, nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- restore.Wait() }()
+	defer func() {
+		if out, derr := b.command(context.Background(), "delete", "--force", id).CombinedOutput(); derr != nil && err == nil {
+			err = fmt.Errorf("runsc delete: %w: %s", derr, out)
+		}
+	}()
+	conn, _, err := l.Accept(ctx)
+	if err != nil {
+		return 0, nil, fmt.Errorf("bare restore: %w: %s", err, said.String())
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	if err := conn.Send(channel.Resume{Env: env(b.spec.Process.Env), Seed: strings.Repeat("00", 32), TimeNS: time.Now().UnixNano()}, nil, deadline); err != nil {
+		return 0, nil, err
+	}
+	if err := conn.Send(channel.Call{ID: "c-bare", DeadlineMS: 60000}, b.input, deadline); err != nil {
+		return 0, nil, err
+	}
+	m, err := conn.Receive(deadline)
+	ms = float64(time.Since(start).Microseconds()) / 1000
+	if err == nil && m.Type != "result" {
+		err = fmt.Errorf("bare restore: %s: %+v", m.Type, m.Error)
+	}
+	if rerr := <-ended; rerr != nil && err == nil {
+		err = fmt.Errorf("runsc restore: %w: %s", rerr, said.String())
+	}
+	return ms, m.Payload, err
+}
+
+func env(list []string) map[string]string {
+	m := map[string]string{}
+	for _, kv := range list {
+		k, v, _ := strings.Cut(kv, "=")
+		m[k] = v
+	}
+	return m
+}
