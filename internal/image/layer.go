@@ -111,7 +111,10 @@ func (l *layer) apply(ctx context.Context, tr *tar.Reader) error {
 
 // readError says which entry is at fault, and gives errors of package tar a class.
 func readError(err error, entry string) error {
+	var classified *fault.Error
 	switch {
+	case errors.As(err, &classified):
+		// Ours, or of whoever feeds us, who knows better what is cut off.
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		err = fault.New(fault.Invalid, "the archive is cut off")
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
