@@ -287,49 +287,26 @@ func (im *Importer) remember(work, made store.Digest) error {
 	return im.Memo.Put(work, made)
 }
 
-// recall finds the image that an earlier import made, if all of it still is in
-// the store: an import is also how damage there is mended.
+// recall finds the image that an earlier import made, and gives it the name.
 func (im *Importer) recall(ctx context.Context, r Request, work store.Digest) (Report, bool, error) {
 	if im.Memo == nil {
 		return Report{}, false, nil
 	}
-	d, known, err := im.Memo.Get(work)
-	if err != nil || !known {
+	img, err := im.Memo.Recall(ctx, im.Images, im.Store, r.Workspace, work)
+	if err != nil || img == nil {
 		return Report{}, false, err
 	}
-	img, err := im.whole(ctx, image.Ref{Workspace: r.Workspace, Name: d.String()})
-	if err == nil && r.Name != "" {
-		err = im.Images.Tag(ctx, image.Ref{Workspace: r.Workspace, Name: d.String()}, r.Name)
-	}
-	switch {
-	case fault.Is(err, fault.NotFound), fault.Is(err, fault.Corrupt):
-		return Report{}, false, im.Memo.Drop(work)
-	case err != nil:
-		return Report{}, false, err
-	}
-	m := &img.Manifest
-	return Report{Digest: d, Files: m.Files, Bytes: m.Bytes, Chunks: m.Chunks.Count}, true, nil
-}
-
-// whole gives an image of whose parts a good copy is known to be in the store.
-func (im *Importer) whole(ctx context.Context, ref image.Ref) (*image.Image, error) {
-	img, err := im.Images.Get(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := img.MetaPath(ctx); err != nil {
-		return nil, err
-	}
-	blocks, err := img.Blocks(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range blocks.Chunks() {
-		if !im.Store.Has(c.Digest) {
-			return nil, fault.New(fault.Corrupt, "chunk %s is missing", c)
+	if r.Name != "" {
+		err = im.Images.Tag(ctx, image.Ref{Workspace: r.Workspace, Name: img.Digest.String()}, r.Name)
+		if fault.Is(err, fault.NotFound) { // somebody has just removed it
+			return Report{}, false, nil
+		}
+		if err != nil {
+			return Report{}, false, err
 		}
 	}
-	return img, ctx.Err()
+	m := &img.Manifest
+	return Report{Digest: img.Digest, Files: m.Files, Bytes: m.Bytes, Chunks: m.Chunks.Count}, true, nil
 }
 
 // build makes an image of what fill puts into a tree. After any failure nothing is left.

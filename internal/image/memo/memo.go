@@ -2,15 +2,17 @@
 // equal work need not be done again: a step of a build, the import of an archive.
 //
 // A Memo is a directory with one small file for each piece of work, named by the
-// digest of everything that its result depends on. Choosing that digest, and
-// checking that the image still exists, is the caller's business. Losing a memo
-// costs time and nothing else, so what is damaged counts as unknown.
+// digest of everything that its result depends on, the workspace included.
+// Choosing that digest is the caller's business. Losing a memo costs time and
+// nothing else, so what is damaged counts as unknown, and so does a result that
+// is no longer whole in the store: doing the work again is how damage is mended.
 // docs/format/memo.md has the format.
 //
-// Safe for concurrent use. Nothing blocks but on the disk.
+// Safe for concurrent use. Nothing blocks but on the disk and the origin.
 package memo
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +21,7 @@ import (
 	"strings"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/store"
 )
 
@@ -51,8 +54,8 @@ func Open(dir string) (*Memo, error) {
 }
 
 // encode writes a result.
-func encode(work, image store.Digest) []byte {
-	line := fmt.Sprintf("%s %d %s %s", magic, format, work, image)
+func encode(work, made store.Digest) []byte {
+	line := fmt.Sprintf("%s %d %s %s", magic, format, work, made)
 	return fmt.Appendf(nil, "%s %s\n", line, store.Sum([]byte(line)))
 }
 
@@ -60,9 +63,9 @@ func encode(work, image store.Digest) []byte {
 func decode(work store.Digest, b []byte) (store.Digest, error) {
 	fields := strings.Fields(string(b))
 	if len(fields) == 5 {
-		image, err := store.ParseDigest(fields[3])
-		if err == nil && string(encode(work, image)) == string(b) {
-			return image, nil
+		made, err := store.ParseDigest(fields[3])
+		if err == nil && string(encode(work, made)) == string(b) {
+			return made, nil
 		}
 	}
 	return store.Digest{}, fault.New(fault.Corrupt, "not a memo of version %d, or damaged", format)
@@ -79,11 +82,11 @@ func (m *Memo) Get(work store.Digest) (store.Digest, bool, error) {
 	if err != nil {
 		return store.Digest{}, false, fault.Wrap(err, "read memo", work.Short())
 	}
-	image, err := decode(work, b)
+	made, err := decode(work, b)
 	if err != nil {
 		return store.Digest{}, false, m.Drop(work)
 	}
-	return image, true, nil
+	return made, true, nil
 }
 
 // Drop forgets a piece of work; that it is not known is no error.
@@ -94,16 +97,51 @@ func (m *Memo) Drop(work store.Digest) error {
 	return nil
 }
 
+// Recall gives the image that a piece of work made, or nil if that is not known,
+// or not all of the image is in the store any more.
+func (m *Memo) Recall(ctx context.Context, images *image.Images, chunks *store.Store, workspace string, work store.Digest) (*image.Image, error) {
+	d, known, err := m.Get(work)
+	if err != nil || !known {
+		return nil, err
+	}
+	img, err := whole(ctx, images, chunks, image.Ref{Workspace: workspace, Name: d.String()})
+	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Corrupt) {
+		return nil, m.Drop(work)
+	}
+	return img, err
+}
+
+// whole gives an image of whose parts good copies are known to be in the store.
+func whole(ctx context.Context, images *image.Images, chunks *store.Store, ref image.Ref) (*image.Image, error) {
+	img, err := images.Get(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := img.MetaPath(ctx); err != nil {
+		return nil, err
+	}
+	blocks, err := img.Blocks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range blocks.Chunks() {
+		if !chunks.Has(c.Digest) {
+			return nil, fault.New(fault.Corrupt, "chunk %s is missing", c)
+		}
+	}
+	return img, ctx.Err()
+}
+
 // Put remembers which image a piece of work made, in place of what was known. It
 // survives a power loss when Put has returned.
-func (m *Memo) Put(work, image store.Digest) (err error) {
+func (m *Memo) Put(work, made store.Digest) (err error) {
 	defer func() { err = store.DiskError(err, "write memo", m.dir) }()
 	f, err := os.CreateTemp(m.dir, tempPrefix+"*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
-	_, err = f.Write(encode(work, image))
+	_, err = f.Write(encode(work, made))
 	if err == nil {
 		err = f.Sync()
 	}

@@ -10,7 +10,7 @@ import (
 	"brisk.dev/brisk/internal/store"
 )
 
-var work, image = store.Sum([]byte("work")), store.Sum([]byte("image"))
+var work, made = store.Sum([]byte("work")), store.Sum([]byte("made"))
 
 func TestMemoSurvivesReopening(t *testing.T) {
 	dir := t.TempDir()
@@ -20,14 +20,14 @@ func TestMemoSurvivesReopening(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, known)
 	require.NoError(t, m.Put(work, store.Sum([]byte("old"))))
-	require.NoError(t, m.Put(work, image))
+	require.NoError(t, m.Put(work, made))
 
 	m, err = Open(dir)
 	require.NoError(t, err)
 	got, known, err := m.Get(work)
 	require.NoError(t, err)
 	require.True(t, known)
-	require.Equal(t, image, got)
+	require.Equal(t, made, got)
 
 	require.NoError(t, m.Drop(work))
 	require.NoError(t, m.Drop(work))
@@ -37,11 +37,11 @@ func TestMemoSurvivesReopening(t *testing.T) {
 }
 
 func TestDamageCountsAsUnknown(t *testing.T) {
-	good := string(encode(work, image))
+	good := string(encode(work, made))
 	for name, content := range map[string]string{
 		"empty":        "",
 		"cut off":      good[:len(good)-1],
-		"other work":   string(encode(image, image)),
+		"other work":   string(encode(made, made)),
 		"other image":  good[:80] + "0" + good[81:],
 		"next version": "brisk-memo 2" + good[12:],
 		"longer":       good + "\n",
@@ -71,7 +71,7 @@ func TestOpenSweepsUnfinishedWrites(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(encode(work, image))
+	f.Add(encode(work, made))
 	f.Add([]byte("brisk-memo 1 "))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
