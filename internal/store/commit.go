@@ -35,6 +35,10 @@ func (b *Batch) Commit(ctx context.Context) (Written, error) {
 
 	w := b.written
 	packs := b.relied
+	// Marked once more, so that a hold that began after the chunks were added protects them, too.
+	for p := range packs {
+		b.s.index.known(p, b.s.holds.now)
+	}
 	if b.pipeline != nil {
 		b.pipeline.finish()
 		defer b.pipeline.remove()

@@ -15,9 +15,10 @@ type holds struct {
 	blobs  map[Digest]uint64 // marks of blobs; those of packs are in the index
 }
 
-// Hold protects from Retain whatever is written (by a batch or PutBlob) or relied
-// on (a chunk found by Add or Use) from now until release. Hold it from before the first
-// until the manifest that refers to them is durable. It blocks nobody.
+// Hold protects from Retain whatever is written or relied on from now until
+// release: by PutBlob, and by batches that are committed after now, which hold by
+// themselves until then. Release it when the manifest that refers to all that is
+// durable. It blocks nobody.
 func (s *Store) Hold() (release func()) { return s.holds.hold() }
 
 func (h *holds) hold() (release func()) {

@@ -240,7 +240,7 @@ func (x *index) isBad(d Digest) bool {
 	return false
 }
 
-// known reports whether the pack is in the index; touch marks it then.
+// known reports whether a pack is in the index, and marks it as touched.
 func (x *index) known(d Digest, now func() uint64) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

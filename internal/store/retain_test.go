@@ -127,6 +127,28 @@ func TestBatchHolds(t *testing.T) {
 	}
 }
 
+// A hold that begins before Commit takes over what the batch relied on.
+func TestHoldBeforeCommit(t *testing.T) {
+	s := storetest.New(t)
+	old, w := storetest.Commit(t, s, storetest.Data(1, 5000))
+	b := s.Begin(t.Context())
+	defer b.Abort()
+	if _, added, err := b.Add(storetest.Data(1, 5000)); err != nil || added {
+		t.Fatal(added, err)
+	}
+	release := s.Hold()
+	if got, err := b.Commit(t.Context()); err != nil || len(got.Packs) != 1 || got.Packs[0] != w.Packs[0] {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if freed := retain(t, s); freed.Packs != 0 || !s.Has(old[0].Digest) {
+		t.Fatalf("%+v", freed)
+	}
+	release()
+	if freed := retain(t, s); freed.Packs != 1 {
+		t.Fatalf("%+v", freed)
+	}
+}
+
 // Retain asks what to keep after it has settled which holds count: an import that
 // finishes in between is either held or known.
 func TestRetainAsksLate(t *testing.T) {
