@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/function"
 	"brisk.dev/brisk/internal/scheduler"
 )
 
@@ -25,9 +27,9 @@ func (c *containerFlags) bind(f *pflag.FlagSet) {
 	f.StringArrayVarP(&c.env, "env", "e", nil, "set a variable: `NAME=VALUE`, or NAME for brisk's own value; may be repeated")
 	f.StringVarP(&c.request.Workdir, "workdir", "w", "", "start in this `directory` (default the image's)")
 	f.StringVarP(&c.request.User, "user", "u", "", "run as this `user`, NAME or UID[:GID] (default the image's)")
-	f.Float64Var(&c.request.CPU, "cpu", 0, "at most this `number` of cores, such as 0.5 (default no limit)")
-	f.Int64Var(&c.request.Memory, "memory", 0, "at most this much memory, in `MiB` (default no limit)")
-	f.Int64Var(&c.request.Pids, "pids", 0, "at most this `number` of processes and threads (default no limit)")
+	f.Float64Var(&c.request.CPU, "cpu", 0, "at most this `number` of cores, such as 0.5 (default 1)")
+	f.Int64Var(&c.request.Memory, "memory", 0, "at most this much memory, in `MiB` (default 2048)")
+	f.Int64Var(&c.request.Pids, "pids", 0, "at most this `number` of processes and threads (default 512)")
 	f.BoolVar(&c.request.BlockNetwork, "block-network", false, "no network at all")
 	f.StringArrayVar(&c.request.AllowNetworks, "allow-network", nil, "open this `prefix`, such as 10.1.0.0/16, beside the public internet; may be repeated")
 	f.Float64Var(&c.request.Timeout, "timeout", 0, "kill it after this many `seconds` (default never)")
@@ -78,11 +80,7 @@ func (a *app) runImage(ctx context.Context, c *containerFlags, args []string) er
 		return err
 	}
 	if exit.OOM {
-		if q.Memory > 0 {
-			a.tell("the container was killed: it needed more than its %d MiB of memory", q.Memory)
-		} else {
-			a.tell("the container was killed: it ran out of memory")
-		}
+		a.tell("the container was killed: it needed more than its %d MiB of memory", cmp.Or(q.Memory, function.DefaultMemory))
 	}
 	if exit.Code != 0 {
 		return exitCode(exit.Code)

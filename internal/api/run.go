@@ -54,7 +54,7 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	out := stream{w: w}
-	exit, err := s.backend.Functions.RunContainer(ctx, q, stdin, &out)
+	exit, err := s.backend.Functions.RunContainer(ctx, q, stdin, containerStream{&out})
 	if err != nil {
 		out.fail(err)
 		return nil
@@ -62,6 +62,11 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 	_ = out.send(exitFrame{"exit", exit.Code, exit.OOM}, nil)
 	return nil
 }
+
+// containerStream is the stream as a Sink; a container has no call to be accepted.
+type containerStream struct{ *stream }
+
+func (containerStream) Accepted(string) error { return nil }
 
 // input pumps a request's body into a pipe that a container reads.
 type input struct {

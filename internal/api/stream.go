@@ -3,14 +3,16 @@ package api
 import (
 	"encoding/json"
 	"net/http"
+	"sync"
 
 	"brisk.dev/brisk/internal/fault"
 )
 
 // stream writes frames as an HTTP response, each at once: a write blocks for as
-// long as the client does not read. It is used by one goroutine at a time.
+// long as the client does not read. Frames of several goroutines do not mix.
 type stream struct {
 	w     http.ResponseWriter
+	mu    sync.Mutex
 	buf   []byte
 	began bool
 	err   error // the first failure to write: the client has gone
@@ -20,6 +22,8 @@ type stream struct {
 const direct = 16 << 10
 
 func (s *stream) send(header any, payload []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.err != nil {
 		return s.err
 	}

@@ -1,15 +1,47 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 
 	"brisk.dev/brisk/internal/api"
-	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/api/blobs"
+	"brisk.dev/brisk/internal/image/build"
 	"brisk.dev/brisk/internal/store"
 )
 
-// Build is not wired yet.
-func (a *imageAPI) Build(context.Context, string, json.RawMessage, api.BuildSink) (store.Digest, error) {
-	return store.Digest{}, fault.New(fault.Unavailable, "this server builds no images yet")
+// Build passes a definition and what is said about its steps between the API and
+// the builder. A client that has gone needs no look here: it ends ctx.
+func (a *imageAPI) Build(ctx context.Context, workspace string, definition json.RawMessage, p api.BuildSink) (store.Digest, error) {
+	def, err := build.ParseDefinition(bytes.NewReader(definition))
+	if err != nil {
+		return store.Digest{}, err
+	}
+	img, err := a.builder.Build(ctx, workspace, def, func(e build.Event) {
+		switch e.Kind {
+		case build.StepBegins:
+			_ = p.Step(e.Index, e.Total, e.Text, e.Cached)
+		case build.Output:
+			_ = p.Log(e.Log)
+		case build.Progress:
+			_ = p.Progress(e.Text)
+		}
+	})
+	if err != nil {
+		return store.Digest{}, err
+	}
+	return img.Digest, nil
+}
+
+// openBlob opens an upload for a step that adds it.
+func openBlob(s *blobs.Store) func(ctx context.Context, workspace, id string) (io.ReadCloser, error) {
+	return func(_ context.Context, workspace, id string) (io.ReadCloser, error) {
+		f, err := s.Open(workspace, id)
+		if err != nil {
+			return nil, err // not a nil *os.File in an interface
+		}
+		return f, nil
+	}
 }

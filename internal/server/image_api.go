@@ -6,6 +6,7 @@ import (
 
 	"brisk.dev/brisk/internal/api"
 	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/image/build"
 	"brisk.dev/brisk/internal/image/importer"
 	"brisk.dev/brisk/internal/lazyfs"
 	"brisk.dev/brisk/internal/node"
@@ -17,6 +18,7 @@ type imageAPI struct {
 	images   *image.Images
 	node     *node.Node
 	files    *lazyfs.FS
+	builder  *build.Builder
 	importer *importer.Importer
 }
 

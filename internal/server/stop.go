@@ -29,6 +29,11 @@ func Stop(ctx context.Context, data string) (stopped, killed bool, err error) {
 	if os.Geteuid() != 0 {
 		return false, false, NotRoot()
 	}
+	return stop(ctx, p, stopTime)
+}
+
+// stop is Stop for a server that gets so long for its orderly end.
+func stop(ctx context.Context, p Paths, orderly time.Duration) (stopped, killed bool, err error) {
 	pid := lockHolder(p)
 	if pid == 0 {
 		return false, false, nil
@@ -54,7 +59,7 @@ func Stop(ctx context.Context, data string) (stopped, killed bool, err error) {
 			return false, false, fault.Wrap(err, "stop the server", "")
 		}
 	}
-	if err := waitEnd(ctx, process, stopTime); err == nil || ctx.Err() != nil {
+	if err := waitEnd(ctx, process, orderly); err == nil || ctx.Err() != nil {
 		return err == nil, false, err
 	}
 	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {

@@ -11,6 +11,7 @@ import (
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/function"
 	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/image/build"
 	"brisk.dev/brisk/internal/image/importer"
 	"brisk.dev/brisk/internal/image/memo"
 	"brisk.dev/brisk/internal/lazyfs"
@@ -104,6 +105,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	if err != nil {
 		return nil, err
 	}
+	built.later("sandboxes", func(context.Context) error { return runtime.Close() })
 	networks, err := network.Open(ctx, network.Options{Dir: filepath.Join(p.Run, "netns"), Log: part("network")})
 	if err != nil {
 		return nil, err
@@ -123,6 +125,13 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 		return nil, err
 	}
 	built.later("node", func(context.Context) error { machine.Close(); return nil })
+	builder, err := build.New(build.Options{
+		Images: images, Store: chunks, Dir: data("build"), Executor: machine, Blobs: openBlob(uploads), Log: part("build"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	built.later("builder", func(context.Context) error { return builder.Close() })
 	snapshots, err := snapshot.Open(data("snapshots"), part("snapshot"))
 	if err != nil {
 		return nil, err
@@ -136,12 +145,12 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	}
 	built.quiesce = calls.Close
 
-	imageAPI := &imageAPI{
-		images: images, node: machine, files: files,
+	pictures := &imageAPI{
+		images: images, node: machine, files: files, builder: builder,
 		importer: &importer.Importer{Images: images, Store: chunks, Memo: imports, TempDir: data("scratch")},
 	}
 	built.backend = api.Backend{
-		Functions: calls, History: calls, Images: imageAPI, Builder: imageAPI, Importer: imageAPI, Blobs: uploads,
+		Functions: calls, History: calls, Images: pictures, Builder: pictures, Importer: pictures, Blobs: uploads,
 		Stats: &storeAPI{data: p.Data, images: images, origin: origin, store: chunks, cache: cache},
 	}
 	built.active = func() int {
