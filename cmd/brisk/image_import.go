@@ -26,6 +26,9 @@ Exit status: 0; 2 if PATH is no image; 3 if there is no PATH; 6 if the disk is f
   brisk image import ./rootfs --name base --json`,
 		Args: cobra.ExactArgs(1),
 		RunE: work(func(ctx context.Context, args []string) error {
+			if name == "" {
+				return fault.New(fault.Invalid, "import wants --name NAME")
+			}
 			path, err := filepath.Abs(args[0])
 			if err != nil {
 				return fault.Wrap(err, "find", args[0])
@@ -36,7 +39,6 @@ Exit status: 0; 2 if PATH is no image; 3 if there is no PATH; 6 if the disk is f
 		}),
 	}
 	c.Flags().StringVar(&name, "name", "", "`name` of the image; one that exists is moved to the new image")
-	_ = c.MarkFlagRequired("name")
 	return c
 }
 

@@ -59,12 +59,19 @@ func Serve(t testing.TB, f *Fake, o api.Options) (socket string) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket = filepath.Join(dir, "api.sock")
+	ServeAt(t, socket, f, o)
+	return socket
+}
+
+// ServeAt is Serve on a socket of the test's choice.
+func ServeAt(t testing.TB, socket string, f *Fake, o api.Options) {
+	t.Helper()
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if o.Info.Workspaces == nil {
-		o.Info = api.Info{Version: "test", PID: os.Getpid(), Data: dir, Workspaces: []string{image.DefaultWorkspace}, Node: "node-1"}
+		o.Info = api.Info{Version: "test", PID: os.Getpid(), Workspaces: []string{image.DefaultWorkspace}, Node: "node-1"}
 	}
 	if o.Shutdown == nil {
 		o.Shutdown = func() {}
@@ -82,7 +89,6 @@ func Serve(t testing.TB, f *Fake, o api.Options) (socket string) {
 			t.Errorf("serve the API: %v", err)
 		}
 	})
-	return socket
 }
 
 // Registered gives the functions registered so far.
