@@ -10,7 +10,7 @@ GO_SUM=64e9867b53a77d110330875bd508b81bd252b833c12c613164c4389e2b354573
 
 # runsc: the source is pinned by tools/runsc/go.mod and go.sum. A snapshot
 # restores only under the version that made it, so the name changes with the source.
-RUNSC_VERSION=brisk-20260701
+RUNSC_VERSION=brisk-20260701.1
 
 LINT_VERSION=v2.15.0
 

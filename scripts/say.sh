@@ -12,21 +12,23 @@ lacks() {
   exit 6
 }
 
-# wait_for PID WHAT: waits for a background job of this shell, with a sign of
-# life: every second on a terminal, every 30 seconds elsewhere. $JOB is its PID
-# meanwhile.
-wait_for() {
-  local began=$SECONDS every=30 status=0
-  JOB=$1
+# job WHAT PROGRAM...: runs a program with a sign of life: every second on a
+# terminal, every 30 seconds elsewhere. $JOB is its process group meanwhile.
+job() {
+  local what=$1 began=$SECONDS every=30 status=0
+  shift
   [ -t 2 ] && every=1
-  while kill -0 "$1" 2>/dev/null; do
+  set -m
+  "$@" </dev/null &
+  JOB=$!
+  set +m
+  while kill -0 "$JOB" 2>/dev/null; do
     sleep 1
-    if [ $(((SECONDS - began) % every)) = 0 ]; then
-      if [ -t 2 ]; then printf '\r%s: %s, %d s ' "$SAY" "$2" $((SECONDS - began)) >&2; else say "$2, $((SECONDS - began)) s"; fi
-    fi
+    [ $(((SECONDS - began) % every)) = 0 ] || continue
+    if [ -t 2 ]; then printf '\r%s: %s, %d s ' "$SAY" "$what" $((SECONDS - began)) >&2; else say "$what, $((SECONDS - began)) s"; fi
   done
   [ -t 2 ] && printf '\r\033[K' >&2
-  wait "$1" || status=$?
+  wait "$JOB" || status=$?
   JOB=''
   return "$status"
 }

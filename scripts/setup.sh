@@ -151,13 +151,10 @@ need_runsc() {
   local home=$CACHE/runsc/$RUNSC_VERSION began=$SECONDS
   if [ ! -x "$home/runsc" ]; then
     need_go
-    say "building runsc $RUNSC_VERSION (gVisor): about two minutes of work, once for this machine"
+    say "building runsc $RUNSC_VERSION (gVisor): some minutes of work, once for this machine"
     scratch "$home"
     fetch_modules tools/runsc
-    (cd tools/runsc && CGO_ENABLED=0 go build -trimpath -o "$SCRATCH/out/runsc" \
-      -ldflags "-s -w -X gvisor.dev/gvisor/runsc/version.version=$RUNSC_VERSION" gvisor.dev/gvisor/runsc) &
-    wait_for $! "building runsc" ||
-      lacks "runsc could not be built" "see the lines above, then run this again."
+    job "building runsc" scripts/build-runsc.sh "$SCRATCH" || lacks "runsc could not be built" "see the lines above, then run this again."
     publish "$SCRATCH/out" "$home"
     say "runsc is built ($((SECONDS - began)) s)"
   fi
@@ -170,8 +167,8 @@ need_lint() {
     need_go
     say "building golangci-lint $LINT_VERSION: some minutes of work, once for this machine"
     scratch "$home"
-    GOBIN=$SCRATCH/out go install -ldflags "-s -w" "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$LINT_VERSION" &
-    wait_for $! "building golangci-lint" || lacks "golangci-lint could not be built" "see the lines above, then run this again."
+    job "building golangci-lint" env GOBIN="$SCRATCH/out" go install -ldflags "-s -w" "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$LINT_VERSION" ||
+      lacks "golangci-lint could not be built" "see the lines above, then run this again."
     publish "$SCRATCH/out" "$home"
   fi
   link "$home/golangci-lint" golangci-lint
@@ -212,9 +209,9 @@ publish() {
 # link TARGET NAME: .cache/bin/NAME leads to TARGET.
 link() { [ "$BIN/$2" -ef "$1" ] || ln -sfn "$(realpath "$1")" "$BIN/$2"; }
 
-# A build runs in the background of this shell, where Ctrl-C does not reach it.
+# A job is a process group of its own, which Ctrl-C does not reach.
 finish() {
-  [ -z "$JOB" ] || kill "$JOB" 2>/dev/null || true
+  [ -z "$JOB" ] || kill -- "-$JOB" 2>/dev/null || true
   rm -rf "$LOG" "$SCRATCH"
 }
 LOG=$(mktemp) SCRATCH='' JOB=''
