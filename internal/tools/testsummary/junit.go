@@ -6,11 +6,13 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 )
 
 // suites is what of a JUnit report is read.
 type suites struct {
 	Suites []struct {
+		Seconds float64 `xml:"time,attr"`
 		Cases []struct {
 			Class   string    `xml:"classname,attr"`
 			Name    string    `xml:"name,attr"`
@@ -23,17 +25,19 @@ type suites struct {
 	} `xml:"testsuite"`
 }
 
-// junit counts a report. The failures have been shown by who wrote it.
-func junit(file string, stdout io.Writer) (c counts, err error) {
+// junit counts a report, and adds up the time that the tests took. The failures
+// have been shown by who wrote it.
+func junit(file string, stdout io.Writer) (c counts, took time.Duration, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return c, err
+		return c, 0, err
 	}
 	var s suites
 	if err := xml.Unmarshal(b, &s); err != nil {
-		return c, fmt.Errorf("%s: %w", file, err)
+		return c, 0, fmt.Errorf("%s: %w", file, err)
 	}
 	for _, suite := range s.Suites {
+		took += time.Duration(suite.Seconds * float64(time.Second))
 		for _, t := range suite.Cases {
 			switch {
 			case t.Failure != nil || t.Error != nil:
@@ -47,5 +51,5 @@ func junit(file string, stdout io.Writer) (c counts, err error) {
 			}
 		}
 	}
-	return c, nil
+	return c, took, nil
 }

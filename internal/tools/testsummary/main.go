@@ -41,12 +41,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 	var c counts
 	var err error
+	var took time.Duration
 	began := time.Now()
 	switch {
 	case args[0] == "go" && len(rest) >= 2:
 		c, err = goTest(context.Background(), rest[1:], stdout, stderr)
+		took = time.Since(began)
 	case args[0] == "junit" && len(rest) == 2:
-		c, err = junit(rest[1], stdout)
+		c, took, err = junit(rest[1], stdout)
 	case args[0] == "total" && len(rest) == 1:
 		c, err = total(rest[0])
 		if err == nil {
@@ -60,7 +62,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		c.Failed++
 	}
 	if args[0] != "total" {
-		_, _ = fmt.Fprintf(stdout, "%s: %s (%.0f s)\n", rest[0], c, time.Since(began).Seconds())
+		_, _ = fmt.Fprintf(stdout, "%s: %s (%.0f s)\n", rest[0], c, took.Seconds())
 	}
 	if *tallyFile != "" {
 		if err := appendTally(*tallyFile, c); err != nil {

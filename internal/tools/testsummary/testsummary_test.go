@@ -79,7 +79,7 @@ func TestGoTestThatCannotRunIsAFailure(t *testing.T) {
 
 func TestJUnit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "report.xml")
-	require.NoError(t, os.WriteFile(file, []byte(`<?xml version="1.0"?><testsuites><testsuite name="pytest">
+	require.NoError(t, os.WriteFile(file, []byte(`<?xml version="1.0"?><testsuites><testsuite name="pytest" time="3.2">
 		<testcase classname="tests.test_a" name="test_1" time="0.1"/>
 		<testcase classname="tests.test_a" name="test_2"><failure message="assert 1 == 2">long</failure></testcase>
 		<testcase classname="tests.test_a" name="test_3"><error message="fixture">long</error></testcase>
@@ -87,7 +87,7 @@ func TestJUnit(t *testing.T) {
 		</testsuite></testsuites>`), 0o644))
 	code, out := summarise(t, "junit", "python", file)
 	assert.Equal(t, 1, code)
-	assert.True(t, strings.HasPrefix(out, "        skipped: tests.test_a.test_4: needs root\npython: 1 passed, 2 failed, 1 skipped ("), out)
+	assert.True(t, strings.HasPrefix(out, "        skipped: tests.test_a.test_4: needs root\npython: 1 passed, 2 failed, 1 skipped (3 s)\n"), out)
 
 	code, _ = summarise(t, "junit", "python", file+".none")
 	assert.Equal(t, 1, code)
