@@ -13,7 +13,7 @@ import (
 type suites struct {
 	Suites []struct {
 		Seconds float64 `xml:"time,attr"`
-		Cases []struct {
+		Cases   []struct {
 			Class   string    `xml:"classname,attr"`
 			Name    string    `xml:"name,attr"`
 			Failure *struct{} `xml:"failure"`
