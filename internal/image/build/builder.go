@@ -44,6 +44,7 @@ import (
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/image/build/hostconfig"
 	"brisk.dev/brisk/internal/image/memo"
 	"brisk.dev/brisk/internal/store"
 )
@@ -71,6 +72,7 @@ type Builder struct {
 	work    string // directory of what is in progress
 	memo    *memo.Memo
 	flights *flights
+	machine hostconfig.Options // this one, but for tests
 }
 
 // New makes a Builder, and removes what an earlier one left in progress.

@@ -2,6 +2,7 @@ package build
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -141,8 +142,8 @@ func decodeStrict(r io.Reader, to any) error {
 func plainJSON(err error) error {
 	var kind *json.UnmarshalTypeError
 	switch {
-	case errors.As(err, &kind) && kind.Field != "":
-		return fmt.Errorf("%s cannot be a JSON %s", kind.Field, kind.Value)
+	case errors.As(err, &kind):
+		return fmt.Errorf("%s cannot be a JSON %s", cmp.Or(kind.Field, "it"), kind.Value)
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("the JSON ends too early")
 	}

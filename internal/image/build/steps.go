@@ -151,7 +151,9 @@ func failed(code int, out *output) *fault.Error {
 
 // host takes a snapshot of the host's network configuration for steps of a workspace.
 func (b *Builder) host(ctx context.Context, workspace string) (*hostconfig.Snapshot, error) {
-	return hostconfig.Take(ctx, hostconfig.Options{Parent: b.work, Credentials: workspace == image.DefaultWorkspace})
+	o := b.machine
+	o.Parent, o.Credentials = b.work, workspace == image.DefaultWorkspace
+	return hostconfig.Take(ctx, o)
 }
 
 // maxSources bounds a sources list of an image that is rewritten, in bytes.

@@ -139,14 +139,27 @@ func (w *walk) openFile(s *source) (*os.File, error) {
 	return f, nil
 }
 
-// add reads the content.
+// add puts the content into the batch. Chunks that are holes on the disk are
+// holes without being looked at: a sparse file costs what it holds.
 func (o *opening) add(ctx context.Context, adder *image.Adder, meter *meter) error {
-	err := adder.Add(ctx, o.node, &sparse{f: o.file, path: o.path, size: o.node.Size, meter: meter}, o.node.Size)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return changed(o.path)
-	}
-	if err != nil {
-		return err
+	r := &sparse{f: o.file, path: o.path, size: o.node.Size, meter: meter}
+	o.node.Chunks = nil
+	for r.at < r.size {
+		hole, data, err := r.next()
+		if err != nil {
+			return err
+		}
+		for ; hole > 0; hole -= store.ChunkSize {
+			o.node.Chunks = append(o.node.Chunks, store.Chunk{Size: uint32(min(hole, store.ChunkSize))})
+		}
+		var part image.Node
+		if err := adder.Add(ctx, &part, r, data); err != nil {
+			if errors.Is(err, io.ErrUnexpectedEOF) {
+				return changed(o.path)
+			}
+			return err
+		}
+		o.node.Chunks = append(o.node.Chunks, part.Chunks...)
 	}
 	return o.check(o.file)
 }
@@ -206,6 +219,28 @@ func (s *sparse) Read(p []byte) (int, error) {
 		err = pathError(s.path, "read", err)
 	}
 	return n, err
+}
+
+// next skips the whole chunks that are holes and gives how many bytes that was, and how
+// many bytes of chunks with data in them follow. The reader stands at a chunk's beginning.
+func (s *sparse) next() (hole, data int64, err error) {
+	if s.at >= s.hole {
+		if err := s.find(); err != nil {
+			return 0, 0, pathError(s.path, "read", err)
+		}
+	}
+	begin, end := s.data, s.hole
+	if begin < s.size {
+		begin -= begin % store.ChunkSize
+	}
+	begin = max(begin, s.at)
+	if over := end % store.ChunkSize; over > 0 {
+		end = min(end+store.ChunkSize-over, s.size)
+	}
+	hole = begin - s.at
+	s.at = begin
+	s.meter.add(hole)
+	return hole, end - begin, nil
 }
 
 // find looks for the next data at or behind at.

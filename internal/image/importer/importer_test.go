@@ -84,7 +84,7 @@ func (b *bench) tree(name string) *image.Tree {
 func (b *bench) files() []string {
 	var l []string
 	err := filepath.WalkDir(b.dir, func(p string, e fs.DirEntry, err error) error {
-		if err == nil && !e.IsDir() && e.Name() != "packs.idx" {
+		if err == nil && !e.IsDir() && !strings.HasPrefix(e.Name(), "packs.idx") {
 			l = append(l, strings.TrimPrefix(p, b.dir))
 		}
 		return err
@@ -639,17 +639,18 @@ func sparseTar(size int64) []byte {
 
 func TestBombsCostNothing(t *testing.T) {
 	b := newBench(t)
-	t.Run("10 GB of hole", func(t *testing.T) {
-		r, tree := b.ok(write(t, sparseTar(10<<30)))
-		require.EqualValues(t, 10<<30, r.Bytes)
+	t.Run("hole", func(t *testing.T) {
+		const size = 2 << 30
+		r, tree := b.ok(write(t, sparseTar(size)))
+		require.EqualValues(t, size, r.Bytes)
 		require.Zero(t, r.NewBytes)
-		require.EqualValues(t, 10<<30, must(tree.Lookup("/hole")).Size)
+		require.EqualValues(t, size, must(tree.Lookup("/hole")).Size)
 	})
 	t.Run("gzip", func(t *testing.T) {
 		var buf bytes.Buffer
 		gz := gzip.NewWriter(&buf)
 		w := tar.NewWriter(gz)
-		const size = 256 << 20
+		const size = 64 << 20
 		require.NoError(t, w.WriteHeader(&tar.Header{Name: "zeros", Size: size, Mode: 0o644}))
 		_, err := io.CopyN(w, zeroReader{}, size)
 		require.NoError(t, err)
@@ -665,7 +666,7 @@ func TestBombsCostNothing(t *testing.T) {
 		gz := gzip.NewWriter(&buf)
 		_, err := gz.Write(makeTar(t, entry{name: "f", data: "x"}))
 		require.NoError(t, err)
-		_, err = io.CopyN(gz, zeroReader{}, 100<<20)
+		_, err = io.CopyN(gz, zeroReader{}, maxTrailer+1)
 		require.NoError(t, err)
 		require.NoError(t, gz.Close())
 		_, err = b.do(write(t, buf.Bytes()))

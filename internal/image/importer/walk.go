@@ -262,7 +262,8 @@ func xattrs(name string) (map[string]string, error) {
 // pathError says which file of the tree failed. A file that went away or turned
 // into something else while it was being read is a tree that changes.
 func pathError(where, doing string, err error) error {
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) || errors.Is(err, unix.ELOOP) ||
+		errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENXIO) {
 		return changed(where)
 	}
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
