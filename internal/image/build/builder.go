@@ -250,7 +250,8 @@ func workKey(parts ...any) store.Digest {
 	return store.Sum(fmt.Appendf(nil, "brisk build %d\n%s", version, b))
 }
 
-// make gives the image that work makes: the remembered one, or that of a run.
+// make gives the image that work makes: the remembered one, or that of a run. What
+// is visible is a step for people.
 func (r *run) make(ctx context.Context, key store.Digest, text string, visible bool, do func(context.Context, *output) (*image.Image, error)) (*image.Image, error) {
 	img, err := r.b.recall(ctx, r.workspace, key)
 	if visible {
@@ -259,6 +260,7 @@ func (r *run) make(ctx context.Context, key store.Digest, text string, visible b
 	if err != nil || img != nil {
 		return img, err
 	}
+	began := time.Now()
 	d, err := r.b.flights.do(ctx, key, func(ctx context.Context, out *output) (store.Digest, error) {
 		// Somebody may have been faster.
 		img, err := r.b.recall(ctx, r.workspace, key)
@@ -278,7 +280,12 @@ func (r *run) make(ctx context.Context, key store.Digest, text string, visible b
 		}
 		return nil, err
 	}
-	return r.b.opts.Images.Get(ctx, image.Ref{Workspace: r.workspace, Name: d.String()})
+	img, err = r.b.opts.Images.Get(ctx, image.Ref{Workspace: r.workspace, Name: d.String()})
+	if err == nil && visible {
+		r.events(Event{Kind: Progress, Text: fmt.Sprintf("image %s: %d files, %d MiB, after %.1f s",
+			d.Short(), img.Manifest.Files, img.Manifest.Bytes>>20, time.Since(began).Seconds())})
+	}
+	return img, err
 }
 
 func (b *Builder) recall(ctx context.Context, workspace string, key store.Digest) (*image.Image, error) {

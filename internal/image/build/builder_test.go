@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -573,39 +572,4 @@ func TestStepsUseTheHostsMirrorsAndCredentials(t *testing.T) {
 			require.Zero(t, saw.hidden)
 		}
 	}
-}
-
-// TestDebian makes a real Debian, which takes a minute and a network.
-func TestDebian(t *testing.T) {
-	if os.Getenv("BRISK_TEST_DEBIAN") == "" {
-		t.Skip("takes a minute and a network: set BRISK_TEST_DEBIAN=1")
-	}
-	b := newBench(t)
-	began := time.Now()
-	var log strings.Builder
-	img, err := b.Build(t.Context(), "default", Definition{Base: Base{Kind: DebianSlim, Suite: "bookworm"}}, func(e Event) {
-		log.Write(e.Log)
-	})
-	require.NoError(t, err, log.String())
-	t.Logf("%d files, %d bytes, %d chunks\n%s", img.Manifest.Files, img.Manifest.Bytes, img.Manifest.Chunks.Count, log.String())
-	tree, err := img.Tree(t.Context())
-	require.NoError(t, err)
-	python, err := tree.Follow("/usr/bin/python")
-	require.NoError(t, err)
-	require.Equal(t, "python3.11", python.Name)
-	for _, name := range []string{"/dev/null", "/etc/apt/apt.conf.d/99mmdebstrap", "/var/lib/apt/lists/lock"} {
-		_, err := tree.Lookup(name)
-		require.True(t, missing(err), name)
-	}
-	sources, err := tree.Lookup("/etc/apt/sources.list")
-	require.NoError(t, err)
-	content, err := b.content(t.Context(), sources)
-	require.NoError(t, err)
-	require.Equal(t, "deb http://deb.debian.org/debian bookworm main\ndeb http://deb.debian.org/debian bookworm-updates main\ndeb http://deb.debian.org/debian-security bookworm-security main\n", string(content))
-	require.NoError(t, tree.Walk(func(p string, n *image.Node) error {
-		require.Less(t, n.File().MtimeS, began.Unix()-1, p)
-		return nil
-	}))
-	require.Empty(t, b.leftovers())
-	require.Contains(t, b.list(), img.Digest.Short())
 }

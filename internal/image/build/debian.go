@@ -144,9 +144,9 @@ func sourceLines(rel release, m hostconfig.Mirrors, options string) []string {
 	}
 }
 
-// stream runs a command and reads what it writes. That the command fails is the
-// reason for whatever else fails, unless it ended because the reading did. When
-// stream returns, no process of the command's group is left.
+// stream runs a command and reads what it writes. If that does not read because
+// the command failed, the command's failure is the error. When stream returns, no
+// process of the command's group is left.
 func stream(cmd *exec.Cmd, read func(io.Reader) error) error {
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -157,17 +157,21 @@ func stream(cmd *exec.Cmd, read func(io.Reader) error) error {
 	}
 	defer syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // nobody is left of it, as a rule
 	readErr := read(stdout)
-	if readErr == nil {
-		readErr = drained(stdout)
-	} else {
-		_ = cmd.Cancel()
+	broken := fault.Is(readErr, fault.Invalid)
+	if readErr != nil && !broken {
+		_ = cmd.Cancel() // nobody needs the rest
 	}
+	drainErr := drained(stdout)
 	waitErr := cmd.Wait()
-	cut := fault.Is(readErr, fault.Invalid) || fault.Is(readErr, fault.Corrupt)
-	if readErr == nil || waitErr != nil && cut {
+	switch {
+	case readErr != nil && !broken:
+		return readErr
+	case waitErr != nil:
 		return waitErr
+	case readErr != nil:
+		return readErr
 	}
-	return readErr
+	return drainErr
 }
 
 // notOfDebian reports what mmdebstrap leaves that does not belong into an image.

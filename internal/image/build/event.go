@@ -17,5 +17,5 @@ type EventKind string
 const (
 	StepBegins EventKind = "step"
 	Output     EventKind = "log"      // of the current step
-	Progress   EventKind = "progress" // what Brisk does itself
+	Progress   EventKind = "progress" // what Brisk did itself: the image that a step gave
 )

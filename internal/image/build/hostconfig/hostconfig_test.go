@@ -73,29 +73,6 @@ func TestAMachineWithNothing(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-func TestResolver(t *testing.T) {
-	for name, c := range map[string]struct{ etc, behind, want string }{
-		"plain":            {"nameserver 192.0.2.1\nsearch example\n", "", "nameserver 192.0.2.1\nsearch example\n"},
-		"one on loopback":  {"nameserver 127.0.0.1\nnameserver 192.0.2.1", "", "nameserver 192.0.2.1\n"},
-		"systemd-resolved": {"nameserver 127.0.0.53\n", "nameserver 2001:db8::1\n", "nameserver 2001:db8::1\n"},
-		"only loopback":    {"nameserver ::1\n", "", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := newMachine(t)
-			m.file("/etc/resolv.conf", c.etc)
-			if c.behind != "" {
-				m.file("/run/systemd/resolve/resolv.conf", c.behind)
-			}
-			s, _ := m.take(true)
-			if c.want == "" {
-				require.Len(t, s.Binds, 1)
-				return
-			}
-			require.Equal(t, c.want, m.inside(s, "/etc/resolv.conf"))
-		})
-	}
-}
-
 func TestProxiesInBothSpellings(t *testing.T) {
 	m := newMachine(t)
 	m.environ = []string{"http_proxy=http://u:p@proxy:3128/", "HTTPS_PROXY=u:p@proxy:3129", "no_proxy=a,b", "UNRELATED=x", "SECRET_TOKEN=y"}

@@ -3,50 +3,11 @@ package hostconfig
 import (
 	"bytes"
 	"context"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 )
-
-// resolver makes the machine's name servers those of the sandbox. One that
-// listens on the loopback interface (systemd-resolved, dnsmasq) cannot be reached
-// from a sandbox: then the file with the servers behind systemd-resolved counts.
-func (s *Snapshot) resolver(context.Context) error {
-	for _, name := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
-		b, err := s.read(name)
-		if err != nil {
-			return err
-		}
-		if b, ok := withoutLoopback(b); ok {
-			if _, err := s.write("resolv.conf", b); err != nil {
-				return err
-			}
-			s.Binds = append(s.Binds, Bind{filepath.Join(s.dir, "resolv.conf"), "/etc/resolv.conf"})
-			return nil
-		}
-	}
-	return nil // what the sandbox has is all there is
-}
-
-// withoutLoopback drops name servers on the loopback interface, and reports
-// whether any other is left.
-func withoutLoopback(conf []byte) ([]byte, bool) {
-	var out bytes.Buffer
-	some := false
-	for line := range strings.Lines(string(conf)) {
-		if f := strings.Fields(line); len(f) >= 2 && f[0] == "nameserver" {
-			a, err := netip.ParseAddr(f[1])
-			if err != nil || a.IsLoopback() {
-				continue
-			}
-			some = true
-		}
-		out.WriteString(strings.TrimRight(line, "\n") + "\n")
-	}
-	return out.Bytes(), some
-}
 
 // proxies passes the proxy variables on, each in both spellings: some programs
 // read only one of them.

@@ -1,7 +1,8 @@
 // Package hostconfig takes a snapshot of how a machine's programs reach the
-// network, so that the steps of an image's build reach it in the same way: the
-// resolver, proxies, certificate authorities, and what apt and pip are told
-// about mirrors, indexes and credentials.
+// network, so that the steps of an image's build reach it in the same way:
+// proxies, certificate authorities, and what apt and pip are told about mirrors,
+// indexes and credentials. (Name servers are not part of it: which of them a sandbox
+// can reach is known to whoever gives it its network.)
 //
 // A Snapshot is environment variables and files. The files lie in a private
 // directory that is bound read-only into a step's sandbox, at Target; the
@@ -86,7 +87,7 @@ func Take(ctx context.Context, opts Options) (*Snapshot, error) {
 		}
 	}
 	s.Binds = []Bind{{dir, Target}}
-	for _, part := range []func(context.Context) error{s.resolver, s.proxies, s.authorities, s.apt, s.pip} {
+	for _, part := range []func(context.Context) error{s.proxies, s.authorities, s.apt, s.pip} {
 		if err := part(ctx); err != nil {
 			s.Close()
 			return nil, fault.Wrap(err, "copy the host's network configuration", "")
