@@ -12,14 +12,15 @@ lacks() {
   exit 6
 }
 
-# job WHAT PROGRAM...: runs a program with a sign of life: every second on a
-# terminal, every 30 seconds elsewhere. $JOB is its process group meanwhile.
+# job WHAT PROGRAM...: runs a program with a sign of life, every second on a
+# terminal, every 30 seconds elsewhere, in place of its output, whose end is shown
+# if it fails. $JOB is its process group meanwhile; $LOG is a file for the output.
 job() {
   local what=$1 began=$SECONDS every=30 status=0
   shift
   [ -t 2 ] && every=1
   set -m
-  "$@" </dev/null &
+  "$@" </dev/null >"$LOG" 2>&1 &
   JOB=$!
   set +m
   while kill -0 "$JOB" 2>/dev/null; do
@@ -29,6 +30,7 @@ job() {
   done
   [ -t 2 ] && printf '\r\033[K' >&2
   wait "$JOB" || status=$?
+  [ "$status" = 0 ] || tail -n 20 "$LOG" >&2
   JOB=''
   return "$status"
 }
