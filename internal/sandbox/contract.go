@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// Spec says what a sandbox is. All of it but Rootfs, the Source of mounts, Netns,
-// Stdout, Stderr and Limits must be equal between a checkpoint and its restore:
-// Shape digests exactly that part.
+// Spec says what a sandbox is. All of it but ID, Rootfs, the Source of mounts, the
+// path in Netns, the files behind the standard streams, Limits.CPU and
+// Limits.Memory must be equal between a checkpoint and its restore: Shape digests
+// exactly that part.
 type Spec struct {
 	ID       string   // unique on this machine; [a-z0-9-], at most 40 characters
 	Rootfs   string   // host directory, a read-only mount; the sandbox writes to an overlay of its own
