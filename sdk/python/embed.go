@@ -1,8 +1,9 @@
 // Package sdk is the Python package brisk, SDK and runner, as it is built into
 // the binary: nothing has to be installed on a host or in an image.
 //
-// The package on disk that Extract makes is bound read-only into sandboxes, and
-// is what the command line's own Python imports. Digest names its content, so
+// The directory that Extract makes is bound read-only into sandboxes, where the
+// runner is python3 DIR/brisk/_runner.py, and is a program for the host's Python:
+// python3 DIR run FILE. Digest names its content, so
 // that a directory named by it never has to change.
 package sdk
 
@@ -22,7 +23,7 @@ import (
 
 // By pattern, not by directory: a directory would bring byte code that a test run left behind.
 //
-//go:embed brisk/*.py brisk/py.typed brisk/_vendor/*.py brisk/_vendor/cloudpickle/*.py brisk/_vendor/cloudpickle/LICENSE
+//go:embed __main__.py brisk/*.py brisk/py.typed brisk/_vendor/*.py brisk/_vendor/cloudpickle/*.py brisk/_vendor/cloudpickle/LICENSE
 var files embed.FS
 
 type file struct {
@@ -33,7 +34,7 @@ type file struct {
 // content lists the files, sorted by path: fs.WalkDir goes in lexical order.
 var content = sync.OnceValue(func() []file {
 	var out []file
-	err := fs.WalkDir(files, "brisk", func(path string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}

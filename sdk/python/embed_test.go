@@ -22,6 +22,9 @@ func onDisk(t *testing.T, dir string) map[string]string {
 		out[path] = string(b)
 		return err
 	}))
+	b, err := os.ReadFile(filepath.Join(dir, "__main__.py"))
+	require.NoError(t, err)
+	out["__main__.py"] = string(b)
 	return out
 }
 

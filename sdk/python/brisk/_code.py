@@ -75,7 +75,7 @@ def collect(module: types.ModuleType, sources: tuple[str, ...] = ()) -> dict[str
         members[_place(module_name(module), entry)] = entry
     for name in sources:
         members.update(_source(name))
-    return members
+    return {name: os.path.realpath(path) for name, path in members.items()}  # code holds no links
 
 
 def _root(module: types.ModuleType, entry: str) -> str:

@@ -1,7 +1,8 @@
 """HTTP/1.1 over a unix socket: as much of it as Brisk's server speaks.
 
-http.client spends a third of a millisecond per request in parsing headers as if they were mail; this takes a tenth of
-it. Bodies of answers are read into the caller's memory, so a large result is copied once.
+http.client parses headers as if they were mail, which doubles what a call costs here: a whole call against a server that
+answers at once takes 70 us with this and 137 with that. Bodies of answers are read into the caller's memory, so that
+a large result is copied once.
 
 A Connection is used by one thread at a time; the Pool hands them out.
 """

@@ -74,7 +74,7 @@ def read_requirements(path: str, options: list[str]) -> dict[str, Any]:
         if line.startswith("-"):
             found += shlex.split(line)
         else:
-            packages.append(line)
+            packages.append(" ".join(line.split()))
     if not packages:
         raise exception.InvalidError(f"{path} lists no packages")
     return {"kind": "pip_install", "packages": packages, "options": found + options}

@@ -36,13 +36,19 @@ Target = Union[LocalEntrypoint, Function[Any, Any]]
 
 
 class Stop(Exception):
-    """The command ends with this exit code; all there is to say has been said, or is in text."""
+    """The command ends.
 
-    def __init__(self, code: int, text: str = "", kind: str = "") -> None:
+    Attributes:
+        code: its exit code.
+        text: what people are told, whole.
+        report: the same for programs: class, message, and where there is one hint and traceback.
+    """
+
+    def __init__(self, code: int, text: str = "", kind: str = "", message: str = "", **more: str) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
-        self.kind = kind
+        self.report = {"class": kind, "message": message or text, **{k: v for k, v in more.items() if v}}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -111,10 +117,11 @@ def load(path: str) -> types.ModuleType:
     try:
         loader.exec_module(module)
     except exception.Error as exc:
-        raise Stop(exception.exit_code(exc), _local_traceback(exc) + f"brisk: {exc}", _kind(exc)) from None
+        text = _local_traceback(exc) + f"brisk: {exc}"
+        raise Stop(exception.exit_code(exc), text, _kind(exc), exc.message, hint=exc.hint) from None
     except Exception as exc:
-        text = "".join(traceback.format_exception_only(type(exc), exc))
-        raise Stop(1, _local_traceback(exc) + text.rstrip("\n"), type(exc).__name__) from None
+        last = "".join(traceback.format_exception_only(type(exc), exc)).rstrip("\n")
+        raise Stop(1, _local_traceback(exc) + last, _kind(exc), last) from None
     return module
 
 
@@ -191,36 +198,38 @@ def _plain(value: Any) -> Any:
 
 def _uncaught(exc: Exception, in_entrypoint: bool) -> Stop:
     """What to say about an exception of the user's code or of a call: the container's frames first."""
-    parts: list[str] = []
-    remote = exc.__cause__ if isinstance(exc.__cause__, exception.RemoteTraceback) else None
-    text = remote.text.rstrip("\n") if remote is not None else ""
-    if text:
-        parts.append(text)
-    if isinstance(exc, exception.BuildError):
-        parts.append(_failed_step(exc))
-    local = _local_traceback(exc) if in_entrypoint else ""
+    cause = exc.__cause__
+    remote = cause.text.rstrip("\n") if isinstance(cause, exception.RemoteTraceback) else ""
+    local = _local_traceback(exc).rstrip("\n") if in_entrypoint else ""
+    parts = [remote]
     if isinstance(exc, exception.Error):
-        if local and remote is None and isinstance(exc, exception.InvalidError):
-            parts.append(local.rstrip("\n"))
+        if isinstance(exc, exception.BuildError):
+            parts.append(_failed_step(exc))
+        elif isinstance(exc, exception.InvalidError) and not remote:
+            parts.append(local)
         # The last line of a remote traceback says the same as a RemoteError's message.
-        said = isinstance(exc, exception.RemoteError) and bool(remote) and text.endswith(exc.message)
+        said = isinstance(exc, exception.RemoteError) and remote.endswith(exc.message)
         if exc.hint or not said:
             parts.append(f"brisk: {exc.hint if said else exc}")
-        return Stop(exception.exit_code(exc), "\n".join(parts), _kind(exc))
-    if remote is not None:
-        if local:
-            parts.append("It was called here:\n" + local.split("\n", 1)[1].rstrip("\n"))
+        message, hint = exc.message, exc.hint
     else:
-        parts.append((local + "".join(traceback.format_exception_only(type(exc), exc))).rstrip("\n"))
-    return Stop(1, "\n".join(parts), type(exc).__name__)
+        last = "".join(traceback.format_exception_only(type(exc), exc)).rstrip("\n")
+        message, hint = str(exc), ""
+        if not remote:
+            parts += [local, last]
+        elif local:
+            parts.append("It was called here:\n" + local.split("\n", 1)[1])
+    text = "\n".join(filter(None, parts))
+    return Stop(exception.exit_code(exc), text, _kind(exc), message, hint=hint, traceback=remote or local)
 
 
 def _failed_step(exc: exception.BuildError) -> str:
+    if not exc.step:
+        return ""
     lines = exc.log.replace("\r", "\n").splitlines()
-    shown = [f"  | {line}" for line in lines[-_LOG_LINES:]]
-    if len(lines) > _LOG_LINES:
-        shown.insert(0, f"  | ... {len(lines) - _LOG_LINES} lines before ...")
-    return "\n".join([f"brisk: this step of the image failed: {exc.step}", *shown]) if exc.step else "\n".join(shown)
+    left_out = [f"... {len(lines) - _LOG_LINES} lines before ..."] if len(lines) > _LOG_LINES else []
+    shown = [f"  | {line}" for line in left_out + lines[-_LOG_LINES:]]
+    return "\n".join([f"brisk: this step of the image failed: {exc.step}", *shown])
 
 
 def _local_traceback(exc: BaseException) -> str:
@@ -239,14 +248,17 @@ _ASYNCIO = os.path.dirname(asyncio.__file__)
 
 
 def _kind(exc: BaseException) -> str:
-    return next((c for c, kind in exception.BY_CLASS.items() if type(exc) is kind), type(exc).__name__)
+    """The API's name of an exception's class; for one that is not Brisk's, its own."""
+    if isinstance(exc, exception.Error):
+        return exc.api_class or next((name for name, kind in exception.BY_CLASS.items() if isinstance(exc, kind)), "")
+    return type(exc).__name__
 
 
 def _complain(stop: Stop, as_json: bool) -> int:
     out: TextIO = sys.stdout if stop.code == 0 else sys.stderr
     text = stop.text
     if as_json and stop.code:
-        text = json.dumps({"error": {"class": stop.kind, "message": stop.text}, "exit": stop.code})
+        text = json.dumps({"error": stop.report, "exit": stop.code})
     if text:
         print(text, file=out, flush=True)
     return stop.code

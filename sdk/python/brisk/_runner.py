@@ -1,7 +1,9 @@
 """The process inside a sandbox: imports the user's function, then answers calls.
 
-Run as ``python3 -m brisk._runner``. It dials the node's unix socket and speaks the runner protocol, version 1
-(docs/design/architecture.md); standard output and error are the sandbox's pipes and carry nothing of the protocol.
+Run as ``python3 -m brisk._runner``, or better by its path: with -m a file of the working directory that has the name
+of one of the modules below would be imported in its place. It dials the node's unix socket and speaks the runner
+protocol, version 1 (docs/design/architecture.md); standard output and error are the sandbox's pipes and carry nothing
+of the protocol.
 
 Every module imported here is paid for by each cold start without a snapshot, so this file imports nothing of
 ``brisk`` and little of the standard library; what only a failure needs is imported when it is needed, or while
@@ -409,6 +411,17 @@ def milliseconds(began: float) -> float:
     return round((time.perf_counter() - began) * 1e3, 3)
 
 
+def set_path(code: str) -> None:
+    """The user's code first, then the SDK, then the working directory, then Python's own.
+
+    Python has put a directory of its own choice first: this file's, or, started with -m, the working directory, whose
+    json.py should be the user's and not the runner's.
+    """
+    here = os.path.dirname(os.path.abspath(__file__))
+    first = [code, os.path.dirname(here), os.getcwd()]
+    sys.path[:] = first + [path for path in sys.path if path not in ("", here, *first)]
+
+
 def main() -> NoReturn:
     # Take descriptors 0 to 2, should the sandbox have come without them: the connection must not be one of these.
     while True:
@@ -422,7 +435,7 @@ def main() -> NoReturn:
             # Lines as they come, though it is a pipe; printing never fails for want of a character.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     code = os.environ.get("BRISK_RUNNER_CODE", CODE)
-    sys.path.insert(0, code)
+    set_path(code)
     sys.argv = [code]
     runner = Runner(os.environ.get("BRISK_RUNNER_SOCKET", SOCKET))
     try:

@@ -27,9 +27,10 @@ class _ByValue:
 def _load(version: tuple[int, int], data: bytes) -> object:
     here = sys.version_info[:2]
     if tuple(version) != here:
+        there = ".".join(map(str, version))
         raise RuntimeError(
-            f"pickled by value under Python {version[0]}.{version[1]}, and this is Python {here[0]}.{here[1]}: functions "
-            "and classes that are not in a module, and those with serialized=True, need the same version on both sides"
+            f"pickled by value under Python {there}, and this is Python {here[0]}.{here[1]}: functions and classes "
+            "that are not in a module, and those with serialized=True, need the same version on both sides"
         )
     return pickle.loads(data)
 

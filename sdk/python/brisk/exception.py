@@ -12,8 +12,8 @@
      ├─ InterruptedError        the call had begun when its instance or the server died
      ├─ UnavailableError        something that Brisk needs does not answer now; later may work
      │   └─ ConnectionError     the server itself does not answer (also a built-in ConnectionError)
-     ├─ ResourceError           a limit of the sandbox was hit, or the machine's disk is full
-     │   └─ MachineError        the machine lacks something; `brisk doctor` says what
+     ├─ ResourceError           a limit of the sandbox was hit: memory, processes
+     │   └─ MachineError        the machine lacks something, disk space too; `brisk doctor` says what
      ├─ SerializationError      arguments, a result or a function cannot be pickled, or not read on the other side
      ├─ RemoteError             the function failed, and its own exception cannot be raised here
      └─ ServerError             a fault of Brisk's own
@@ -42,7 +42,10 @@ class Error(Exception):
     Attributes:
         message: what went wrong, one sentence or fragment.
         hint: what to do about it, a whole sentence; may be empty.
+        api_class: the API's name of the class, if the error came from the server; else empty.
     """
+
+    api_class = ""
 
     def __init__(self, message: str = "", *, hint: str = "") -> None:
         super().__init__(message)
@@ -100,11 +103,11 @@ class ConnectionError(UnavailableError, builtins.ConnectionError):
 
 
 class ResourceError(Error):
-    """A limit of the sandbox was hit (memory, processes), or the machine's disk is full."""
+    """A limit of the sandbox was hit: memory, processes."""
 
 
 class MachineError(ResourceError):
-    """The machine lacks something; `brisk doctor` says what."""
+    """The machine lacks something, disk space too; `brisk doctor` says what."""
 
 
 class SerializationError(Error):
@@ -157,7 +160,7 @@ BY_CLASS: Mapping[str, type[Error]] = {
     "corrupt": CorruptError,
     "timeout": TimeoutError,
     "cancelled": CancelledError,
-    "disk_full": ResourceError,
+    "disk_full": MachineError,
     "exhausted": ResourceError,
     "machine": MachineError,
     "build_failed": BuildError,
@@ -190,8 +193,10 @@ def from_api(error: Mapping[str, Any]) -> Error:
     Returns:
         The exception; a class that this SDK does not know is an InternalError.
     """
-    kind = BY_CLASS.get(str(error.get("class")), InternalError)
-    return kind(str(error.get("message") or ""), hint=str(error.get("hint") or ""))
+    name = str(error.get("class"))
+    exc = BY_CLASS.get(name, InternalError)(str(error.get("message") or ""), hint=str(error.get("hint") or ""))
+    exc.api_class = name
+    return exc
 
 
 def exit_code(exc: BaseException) -> int:

@@ -7,6 +7,8 @@ from typing import Callable
 
 import pytest
 
+from tests.command import Project
+from tests.fakeserver import FakeServer
 from tests.nodepeer import Peer
 
 StartRunner = Callable[..., Peer]
@@ -39,3 +41,16 @@ def start_runner(tmp_path: Path) -> Iterator[StartRunner]:
     yield start
     for peer in peers:
         peer.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[FakeServer]:
+    with FakeServer(tmp_path) as fake:
+        yield fake
+
+
+@pytest.fixture
+def project(tmp_path: Path, server: FakeServer) -> Project:
+    directory = tmp_path / "project"
+    directory.mkdir()
+    return Project(directory, server.socket)

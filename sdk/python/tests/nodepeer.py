@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 SDK = Path(__file__).resolve().parent.parent
 PREFIX = struct.Struct("<2sBBIQ")
@@ -26,21 +26,26 @@ class Peer:
     """Listens, starts a runner, and talks to it."""
 
     def __init__(
-        self, directory: Path, code: Path, cwd: Optional[Path] = None, env: Optional[dict[str, str]] = None
+        self,
+        directory: Path,
+        code: Path,
+        cwd: Optional[Path] = None,
+        env: Optional[dict[str, str]] = None,
+        start: Optional[list[str]] = None,
     ) -> None:
         self.path = str(directory / f"r{next(_numbers)}.sock")
         self.connection: Optional[socket.socket] = None
         self.listener: Optional[socket.socket] = None
         self.listen()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "brisk._runner"],
+            [sys.executable, *(start or [str(SDK / "brisk" / "_runner.py")])],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd or directory,
             env={
                 "PATH": os.environ["PATH"],
-                "PYTHONPATH": str(SDK),
+                **({"PYTHONPATH": str(SDK)} if start else {}),
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "BRISK_RUNNER_SOCKET": self.path,
                 "BRISK_RUNNER_CODE": str(code),
@@ -48,7 +53,7 @@ class Peer:
             },
         )
         self.output: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        self.on_output = lambda stream, data: self.output[stream].extend(data)
+        self.on_output: Callable[[str, bytes], object] = lambda stream, data: self.output[stream].extend(data)
         self._drains = [
             threading.Thread(target=self._drain, args=("stdout", self.process.stdout), daemon=True),
             threading.Thread(target=self._drain, args=("stderr", self.process.stderr), daemon=True),
@@ -83,8 +88,7 @@ class Peer:
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         assert self.connection is not None
         head = json.dumps(header).encode()
-        self.connection.sendall(PREFIX.pack(b"BR", 1, 0, len(head), len(payload)) + head)
-        self.connection.sendall(payload)
+        self.connection.sendall(b"".join((PREFIX.pack(b"BR", 1, 0, len(head), len(payload)), head, payload)))
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
         magic, version, zero, head, size = PREFIX.unpack(self._take(PREFIX.size))
