@@ -88,7 +88,7 @@ func New(o Options) (*Builder, error) {
 		return nil, err
 	}
 	b := &Builder{opts: o, work: filepath.Join(o.Dir, "work"), memo: m, flights: newFlights()}
-	err = os.RemoveAll(b.work)
+	err = removeAll(b.work)
 	if err == nil {
 		err = os.Mkdir(b.work, 0o700)
 	}
@@ -312,19 +312,6 @@ func setEnv(env []string, name, value string) []string {
 
 func hasName(kv, name string) bool {
 	return len(kv) > len(name) && kv[len(name)] == '=' && kv[:len(name)] == name
-}
-
-// private makes a directory for work in progress; remove is to be called.
-func (b *Builder) private(what string) (dir string, remove func(), err error) {
-	dir, err = os.MkdirTemp(b.work, what+"-")
-	if err != nil {
-		return "", nil, store.DiskError(err, "make a directory in", b.work)
-	}
-	return dir, func() {
-		if err := os.RemoveAll(dir); err != nil {
-			b.opts.Log.Warn("work in progress is not removed", "dir", dir, "error", err)
-		}
-	}, nil
 }
 
 // missing reports whether err says that a path leads nowhere in a tree.

@@ -40,8 +40,6 @@ const (
 	debianKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 	// bootstrapTimeout bounds the making of a Debian: a minute on a good network.
 	bootstrapTimeout = 30 * time.Minute
-	// bootstrapGrace is how long mmdebstrap has to clean up when it is told to end.
-	bootstrapGrace = 20 * time.Second
 )
 
 func (b *Builder) baseKey(workspace string, rel release) store.Digest {
@@ -73,7 +71,7 @@ func (b *Builder) debian(ctx context.Context, workspace string, rel release, out
 	defer cancel()
 
 	began := time.Now()
-	cmd, err := mmdebstrap(ctx, tool, dir, rel, host)
+	cmd, err := mmdebstrap(tool, dir, rel, host)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +79,7 @@ func (b *Builder) debian(ctx context.Context, workspace string, rel release, out
 	t := image.NewTree()
 	batch := b.opts.Store.Begin(ctx)
 	defer batch.Abort() // of no effect after Write
-	if err := stream(cmd, func(r io.Reader) error {
+	if err := stream(ctx, cmd, func(r io.Reader) error {
 		_, err := t.ApplyTar(ctx, r, batch, image.LayerOptions{Whiteouts: image.NoWhiteouts, Drop: notOfDebian})
 		return err
 	}); err != nil {
@@ -103,8 +101,8 @@ func (b *Builder) debian(ctx context.Context, workspace string, rel release, out
 }
 
 // mmdebstrap is the command that writes a Debian as a tar to its standard output.
-// It keeps to dir and cleans up when it is told to end.
-func mmdebstrap(ctx context.Context, tool, dir string, rel release, host *hostconfig.Snapshot) (*exec.Cmd, error) {
+// It keeps to dir.
+func mmdebstrap(tool, dir string, rel release, host *hostconfig.Snapshot) (*exec.Cmd, error) {
 	excludes := filepath.Join(dir, "dpkg.cfg")
 	if err := os.WriteFile(excludes, []byte(debianExcludes), 0o644); err != nil {
 		return nil, err
@@ -119,7 +117,7 @@ func mmdebstrap(ctx context.Context, tool, dir string, rel release, host *hostco
 		"--aptopt=" + host.AptConf(), "--dpkgopt=" + excludes,
 		rel.suite, "-",
 	}
-	cmd := exec.CommandContext(ctx, tool, append(args, sourceLines(rel, host.Mirrors, "[signed-by="+debianKeyring+"] ")...)...)
+	cmd := exec.Command(tool, append(args, sourceLines(rel, host.Mirrors, "[signed-by="+debianKeyring+"] ")...)...)
 	cmd.Dir = tmp
 	// Only what it needs: SOURCE_DATE_EPOCH, for one, would make pip's compiled
 	// modules check their sources' content at every import.
@@ -129,9 +127,6 @@ func mmdebstrap(ctx context.Context, tool, dir string, rel release, host *hostco
 			cmd.Env = append(cmd.Env, kv)
 		}
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = bootstrapGrace
 	return cmd, nil
 }
 
@@ -145,9 +140,14 @@ func sourceLines(rel release, m hostconfig.Mirrors, options string) []string {
 }
 
 // stream runs a command and reads what it writes. If that does not read because
-// the command failed, the command's failure is the error. When stream returns, no
-// process of the command's group is left.
-func stream(cmd *exec.Cmd, read func(io.Reader) error) error {
+// the command failed, the command's failure is the error.
+//
+// The command has a process and a mount namespace of its own. So when stream
+// returns, and be it that everything had to be killed with ctx, no process of it
+// is left, and no mount: mmdebstrap mounts the machine's /sys and /dev/shm into its
+// chroot, and whoever removed that with the mounts in it would remove the machine's files.
+func stream(ctx context.Context, cmd *exec.Cmd, read func(io.Reader) error) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -155,13 +155,15 @@ func stream(cmd *exec.Cmd, read func(io.Reader) error) error {
 	if err := cmd.Start(); err != nil {
 		return fault.Wrap(err, "start", cmd.Path)
 	}
-	defer syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // nobody is left of it, as a rule
+	kill := func() { _ = cmd.Process.Kill() } // the first process of its namespace: all others end with it
+	stop := context.AfterFunc(ctx, kill)
+	defer stop()
 	readErr := read(stdout)
 	broken := fault.Is(readErr, fault.Invalid)
 	if readErr != nil && !broken {
-		_ = cmd.Cancel() // nobody needs the rest
+		kill() // nobody needs the rest
 	}
-	drainErr := drained(stdout)
+	drainErr := drained(stdout) // ends with the last process that has it
 	waitErr := cmd.Wait()
 	switch {
 	case readErr != nil && !broken:
