@@ -220,7 +220,7 @@ func TestHistory(t *testing.T) {
 		CallRecords: []scheduler.CallRecord{{
 			ID: "k7fq2abcdef0", App: "stats", Function: "mean", Digest: digest, Node: "n1", Instance: "i-1", Start: "restored",
 			State: scheduler.CallSucceeded, Created: when, MS: 94.1,
-			Steps:  []trace.Step{{Name: "call", Start: 90, MS: 4}, {Name: "restore", Start: 2, MS: 88, Note: "512 chunks"}, {Name: "queue", Start: 0, MS: 2}},
+			Steps:  []trace.Step{{Name: "call", Start: 90, MS: 4}, {Name: "restore", Start: 2, MS: 88, Note: "512 chunks"}, {Name: "queue", Start: 0, MS: 2, Note: "a note that is too long to stand beside a bar"}},
 			Origin: &scheduler.OriginRecord{OriginBytes: 1 << 20, OriginChunks: 12, CacheBytes: 8 << 20, CacheChunks: 70, ImageBytes: 512 << 20},
 		}},
 		InstanceRecords: []scheduler.InstanceRecord{{ID: "i-1", App: "stats", Function: "mean", Image: digest.String(), State: "idle", Start: "restored", Since: time.Now(), Calls: 1234, MemoryMax: 2 << 30}},
@@ -250,6 +250,7 @@ image     1.0 MiB read from the origin (12 chunks), 8.0 MiB from the cache (70),
 
 STEP        AT MS        MS
 queue        0.00      2.00  █
+  a note that is too long to stand beside a bar
 restore      2.00     88.00   ████████████████████████████████████    512 chunks
 call        90.00      4.00                                       ██
 `, out)

@@ -38,8 +38,12 @@ func writeCall(w io.Writer, r scheduler.CallRecord, columns int) {
 	}
 }
 
-// narrowest is the fewest columns that bars are drawn in.
-const narrowest = 10
+// Bars get what names and numbers leave of a line, and give up to a third of it to
+// notes; a longer note has a line of its own.
+const (
+	numbersWidth = 10 + 10 + 2 // the two columns of times, and a margin
+	narrowest    = 10          // columns that bars are drawn in
+)
 
 // writeWaterfall draws steps as bars over the time from 0 to total, one a line, in
 // the order of their starts, those around others first.
@@ -48,22 +52,27 @@ func writeWaterfall(w io.Writer, steps []trace.Step, total float64, columns int)
 	slices.SortStableFunc(steps, func(a, b trace.Step) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), -cmp.Compare(a.MS, b.MS))
 	})
-	nameWidth, noteWidth := len("STEP"), 0
+	nameWidth := len("STEP")
 	for _, s := range steps {
 		nameWidth = max(nameWidth, utf8.RuneCountInString(s.Name))
-		noteWidth = max(noteWidth, utf8.RuneCountInString(s.Note))
 		total = max(total, s.Start+s.MS)
 	}
-	if noteWidth > 0 {
-		noteWidth += 2
+	left := max(columns-nameWidth-numbersWidth, narrowest)
+	noteWidth := 0
+	for _, s := range steps {
+		if n := utf8.RuneCountInString(s.Note) + 2; s.Note != "" && n <= left/3 {
+			noteWidth = max(noteWidth, n)
+		}
 	}
-	const numbers = 10 + 10 + 2 // the two columns of times, and the bars' margins
-	bars := max(columns-nameWidth-numbers-noteWidth, narrowest)
+	bars := max(left-noteWidth, narrowest)
 	fmt.Fprintf(w, "%s%10s%10s\n", pad("STEP", nameWidth), "AT MS", "MS")
 	for _, s := range steps {
 		line := fmt.Sprintf("%s%10.2f%10.2f  %s", pad(s.Name, nameWidth), s.Start, s.MS, pad(bar(s.Start, s.MS, total, bars), bars))
-		if s.Note != "" {
+		switch n := utf8.RuneCountInString(s.Note) + 2; {
+		case s.Note != "" && n <= noteWidth:
 			line += "  " + s.Note
+		case s.Note != "":
+			line = strings.TrimRight(line, " ") + "\n  " + s.Note
 		}
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
 	}

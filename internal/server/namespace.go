@@ -1,6 +1,8 @@
 package server
 
 import (
+	"os"
+
 	"brisk.dev/brisk/internal/lazyfs"
 	"brisk.dev/brisk/internal/lazyfs/mountns"
 )
@@ -13,8 +15,14 @@ func EnterNamespace(data string) error {
 	if err != nil {
 		return err
 	}
+	enter := mountns.Enter
 	if pid, alive := lazyfs.HolderPID(p.Run); alive {
-		return mountns.Join(pid)
+		enter = func() error { return mountns.Join(pid) }
 	}
-	return mountns.Enter()
+	if err := enter(); err != nil {
+		return err
+	}
+	// Executed as /proc/self/exe, the process would be "exe" in ps and top.
+	_ = os.WriteFile("/proc/self/comm", []byte("brisk"), 0)
+	return nil
 }
