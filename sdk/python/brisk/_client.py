@@ -78,6 +78,10 @@ class Client:
         """Close idle connections."""
         self._pool.close()
 
+    def abort(self) -> None:
+        """Cancel all that is going on in any thread, and refuse all that is new; for signal handlers."""
+        self._pool.abort()
+
     def info(self) -> dict[str, Any]:
         """Describe the server: version, pid, data, workspaces, node, started."""
         with self._pool.exchange("GET", "/v1/info") as response:
@@ -251,7 +255,7 @@ def _cut_off() -> exception.Error:
 
 
 _default: Optional[Client] = None
-_default_lock = threading.Lock()
+_default_lock = threading.RLock()  # a signal handler may ask while this thread holds it
 
 
 def default_client() -> Client:

@@ -45,13 +45,21 @@ def check_stem(path: str) -> str:
             f"{os.path.basename(path)} cannot be imported: {stem!r} is not a module name",
             hint="Rename the file: letters, digits and '_', and '.py'.",
         )
-    taken = getattr(sys, "stdlib_module_names", None) or sys.builtin_module_names
-    if stem in taken or stem == "brisk":
+    if stem == "brisk" or _is_stdlib(stem):
         raise exception.InvalidError(
             f"{os.path.basename(path)} has the name of a module of {'Brisk' if stem == 'brisk' else 'Python'}'s own",
             hint="Rename the file.",
         )
     return stem
+
+
+def _is_stdlib(name: str) -> bool:
+    known = getattr(sys, "stdlib_module_names", None)  # from 3.10 on
+    if known is not None:
+        return name in known
+    return name in sys.builtin_module_names or any(
+        os.path.exists(os.path.join(os.path.dirname(os.__file__), name + suffix)) for suffix in (".py", "/__init__.py")
+    )
 
 
 def collect(module: types.ModuleType, sources: tuple[str, ...] = ()) -> dict[str, str]:

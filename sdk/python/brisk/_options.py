@@ -1,8 +1,8 @@
 """Command-line options out of a function's signature.
 
-int, float, str, bool (--flag and --no-flag), Literal (choices), Optional of these, and lists of them (the option
-repeated). A parameter without an annotation is of its default's type, else a string. One with a default of any other
-type keeps it, and has no option.
+int, float, str, bool (--flag and --no-flag), Literal (choices), Optional of these, and lists of them: the option
+repeated, or once with a JSON list of numbers. A parameter without an annotation is of its default's type, else a
+string. One with a default of any other type keeps it, and has no option.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import collections.abc
 import inspect
+import itertools
+import json
 import typing
 from collections.abc import Sequence
 from typing import Any, Callable, Literal, Optional, Union
@@ -24,7 +26,7 @@ class _Option:
     """How one parameter is read: by convert, from one word or many."""
 
     def __init__(
-        self, convert: Callable[[str], Any], choices: Optional[list[Any]] = None, many: Optional[type] = None
+        self, convert: Callable[[str], Any], choices: Optional[Sequence[Any]] = None, many: Optional[type] = None
     ) -> None:
         self.convert = convert
         self.choices = choices
@@ -73,7 +75,7 @@ def parse(function: Callable[..., Any], arguments: Sequence[str], program: str) 
     values = vars(parser.parse_args(arguments))
     for name, kind in lists.items():
         if name in values:
-            values[name] = kind(values[name])
+            values[name] = kind(itertools.chain.from_iterable(values[name]))
     return values
 
 
@@ -86,6 +88,7 @@ def _add(parser: argparse.ArgumentParser, parameter: inspect.Parameter, option: 
         "required": required,
         "default": argparse.SUPPRESS,  # absent: the function's own default
     }
+    convert = _read_bool if option.convert is bool else option.convert
     shown = "required" if required else f"default: {parameter.default!r}"
     if option.convert is bool and option.many is None:
         # 3.9 to 3.12 show these with the default that is suppressed, unless there is some help text.
@@ -94,17 +97,12 @@ def _add(parser: argparse.ArgumentParser, parameter: inspect.Parameter, option: 
     if option.many is not None:
         settings["action"] = "append"
         shown += "; may be repeated"
-    convert = option.convert
-    if convert is bool:
-        convert = _read_bool
-    named = option.convert.__name__
+        convert = _reader_of_lists(option.convert, convert)
     if option.choices is not None:
-        settings["choices"] = option.choices
         settings["metavar"] = "{" + ",".join(map(str, option.choices)) + "}"
     else:
-        settings["metavar"] = named.upper()
-    help_text = shown.replace("%", "%%")
-    parser.add_argument(*flags, type=convert, help=help_text, **settings)
+        settings["metavar"] = option.convert.__name__.upper()
+    parser.add_argument(*flags, type=convert, help=shown.replace("%", "%%"), **settings)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -136,7 +134,7 @@ def _option(hint: Any, default: Any) -> Optional[_Option]:
         return _Option(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
-        return _Option(_chooser(args), choices=list(args))
+        return _Option(_chooser(args), choices=args)
     if origin is Union or type(hint).__name__ == "UnionType":
         rest = [arg for arg in args if arg is not type(None)]
         return _option(rest[0], default) if len(rest) == 1 else None
@@ -156,9 +154,24 @@ def _chooser(choices: Sequence[Any]) -> Callable[[str], Any]:
         for choice in choices:
             if str(choice) == text:
                 return choice
-        return text  # argparse then says what the choices are
+        raise argparse.ArgumentTypeError(f"{text!r}: want one of {', '.join(map(str, choices))}")
 
     return value
+
+
+def _reader_of_lists(kind: Callable[[str], Any], convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Reads one word as the elements that it stands for."""
+
+    def values(text: str) -> list[Any]:
+        if kind not in (int, float) or not text.startswith("["):
+            return [convert(text)]
+        found = json.loads(text)  # a ValueError, as float's
+        if not all(type(value) in (int, kind) for value in found):
+            raise ValueError
+        return [kind(value) for value in found]
+
+    values.__name__ = kind.__name__  # argparse says "invalid int value"
+    return values
 
 
 def _read_bool(text: str) -> bool:

@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import json
 import os
+import signal
 import sys
 import traceback
 import types
@@ -23,6 +24,7 @@ from typing import Any, Optional, TextIO, Union
 
 from brisk import _options, exception
 from brisk._app import App, LocalEntrypoint
+from brisk._client import default_client
 from brisk._code import check_stem
 from brisk._function import Function
 from brisk._output import Relay, show_builds
@@ -54,6 +56,7 @@ class Stop(Exception):
 def main(arguments: Sequence[str]) -> int:
     """Run the command; gives its exit code."""
     as_json = False
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         path, name, as_json, options = _arguments(arguments)
         show_builds()
@@ -76,6 +79,12 @@ def main(arguments: Sequence[str]) -> int:
         # Whoever read our output has gone, and wants no more of it; nor must Python's own exit try to flush it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _interrupt(*_: object) -> None:
+    # Threads of the user's that wait for calls would keep the process until the calls end.
+    default_client().abort()
+    raise KeyboardInterrupt
 
 
 def _arguments(arguments: Sequence[str]) -> tuple[str, Optional[str], bool, list[str]]:

@@ -613,6 +613,30 @@ def test_interrupt_cancels_the_call(project: Project, server: FakeServer) -> Non
     assert server.cancelled.wait(60)
 
 
+def test_interrupt_cancels_the_calls_of_all_threads(project: Project) -> None:
+    project.write(
+        "m.py",
+        HEAD
+        + """
+import concurrent.futures, time
+@app.function()
+def f(n):
+    print("begun")
+    time.sleep(600)
+@app.local_entrypoint()
+def main():
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(f.remote, range(5)))
+""",
+    )
+    with project.start(str(SDK), "run", "m.py") as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["begun\n"] * 2
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
 def test_reader_that_goes_away(project: Project) -> None:
     project.write("m.py", HEAD + "@app.local_entrypoint()\ndef main():\n    while True: print('y' * 1000)\n")
     with project.start(str(SDK), "run", "m.py") as process:

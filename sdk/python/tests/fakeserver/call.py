@@ -22,7 +22,14 @@ def run_call(
         code.mkdir()
         for member in tar:
             assert not member.name.startswith(("/", ".."))
-            tar.extract(member, code)
+            path = code / member.name
+            if member.isdir():
+                path.mkdir(parents=True, exist_ok=True)
+                continue
+            content = tar.extractfile(member)
+            assert content is not None, "code holds files and directories only"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.read())
     out: queue.Queue[Any] = queue.Queue()
     peer = Peer(directory, code)
     peer.on_output = lambda stream, data: out.put({"type": "log", "stream": stream, "data": bytes(data)})
