@@ -215,15 +215,18 @@ func TestChangingFiles(t *testing.T) {
 	})
 }
 
-// TestUnreadableFile takes a file that even root cannot read: one of a FUSE mount
-// or network filesystem, here one of proc that fails.
+// TestUnreadableFile takes a directory with a file that nobody may read: root may
+// write to flush, and that is all.
 func TestUnreadableFile(t *testing.T) {
 	needRoot(t)
-	dir := t.TempDir()
-	file := filepath.Join(dir, "secret")
-	require.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
-	require.NoError(t, unix.Mount("none", dir, "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	b := newBench(t)
+	before := b.files()
+	_, err := b.do("/proc/sys/net/ipv4/route")
+	require.Equal(t, fault.Invalid, fault.ClassOf(err), "%v", err)
+	require.EqualError(t, err, "import /proc/sys/net/ipv4/route: read flush: permission denied")
+	require.Equal(t, "The server has to be able to read every file of the tree.", fault.HintOf(err))
+	require.Equal(t, before, b.files())
+
 	require.NoError(t, pathErrorCase(unix.EACCES, fault.Invalid, "permission denied"))
 	require.NoError(t, pathErrorCase(unix.EIO, fault.Corrupt, "input/output error"))
 	require.NoError(t, pathErrorCase(unix.ENOENT, fault.Invalid, "changed while it was being read"))

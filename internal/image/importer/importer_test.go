@@ -136,7 +136,7 @@ func (b *bench) list(tree *image.Tree) []string {
 }
 
 // makeTar makes a tar. Headers get sizes and modes from what is given.
-func makeTar(t *testing.T, entries ...entry) []byte {
+func makeTar(t testing.TB, entries ...entry) []byte {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, e := range entries {
