@@ -32,6 +32,7 @@ func (a *app) startedClient(ctx context.Context) (*api.Client, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "find", "brisk's own binary")
 	}
+	defer a.afterPatience("starting a server")()
 	_, err = server.EnsureRunning(ctx, p.Data, []string{self, "up", "--background", "--data", p.Data, "--idle-exit", idleExit.String()})
 	if err != nil {
 		return nil, err

@@ -27,7 +27,9 @@ Exit status: 0 if nothing is left.`,
 }
 
 func (a *app) down(ctx context.Context, _ []string) error {
+	done := a.afterPatience("stopping the server")
 	stopped, killed, err := server.Stop(ctx, a.data)
+	done()
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,24 @@ import (
 // patience is how long work may take without a sign of life.
 const patience = 2 * time.Second
 
+// afterPatience says what takes so long, if it does. The returned function ends
+// the wait.
+func (a *app) afterPatience(text string) (done func()) {
+	over := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-time.After(patience):
+			if !a.json {
+				a.tell("%s", text)
+			}
+		case <-over:
+		}
+	}()
+	return func() { close(over); <-ended }
+}
+
 // progress is a bar on a terminal, for work that takes longer than patience.
 type progress struct {
 	name  string

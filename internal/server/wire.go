@@ -154,11 +154,17 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 		Stats: &storeAPI{data: p.Data, images: images, origin: origin, store: chunks, cache: cache},
 	}
 	built.active = func() int {
+		n := calls.Active()
 		live, err := calls.Instances(context.Background(), image.DefaultWorkspace)
 		if err != nil {
 			return 1
 		}
-		return calls.Active() + len(live)
+		for _, i := range live {
+			if i.State != "created" { // those only wait for calls, for as long as the server is there
+				n++
+			}
+		}
+		return n
 	}
 	return built, nil
 }
