@@ -64,10 +64,21 @@ func (n *Node) StartContainer(ctx context.Context, c ContainerSpec, sink Sink) (
 	}
 	end := trace.Begin(ctx, "start")
 	if err := k.box.sandbox.Start(ctx); err != nil {
-		return nil, err
+		return nil, explainProgram(err, args[0])
 	}
 	end("")
 	return k, nil
+}
+
+// explainProgram turns the runtime's refusal to start a program into the user's terms.
+func explainProgram(err error, program string) error {
+	switch fault.ClassOf(err) {
+	case fault.NotFound:
+		return fault.New(fault.NotFound, "there is no program %s in the image", program)
+	case fault.Invalid:
+		return fault.New(fault.Invalid, "%s is no program that could be run in the image", program)
+	}
+	return err
 }
 
 func command(c image.Config, args []string) ([]string, error) {

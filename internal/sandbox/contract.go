@@ -68,7 +68,8 @@ type Runtime interface {
 // be called from several goroutines.
 type Sandbox interface {
 	ID() string
-	// Start runs the first process.
+	// Start runs the first process. NotFound: there is no such program in the root;
+	// Invalid: it is none that could be run.
 	Start(ctx context.Context) error
 	// Restore starts from a checkpoint's directory. After an error the sandbox can only be destroyed.
 	Restore(ctx context.Context, dir string) error

@@ -141,6 +141,8 @@ var (
 	noSpace   = regexp.MustCompile(`no space left|disk quota exceeded`)
 	noFile    = regexp.MustCompile(`no such file or directory|executable file not found|not a directory`)
 	badState  = regexp.MustCompile(`failed to load|decoding from|statefile|state file|unexpected eof|checkpoint`)
+	noProgram = regexp.MustCompile(`error finding executable|failed to load /[^:]*: no such file or directory`)
+	noImage   = regexp.MustCompile(`failed to load /[^:]*: (permission denied|exec format error|is a directory)`) // of a program
 	badSpec   = regexp.MustCompile(`validate restore spec`)
 	forbidden = regexp.MustCompile(`permission denied|operation not permitted`)
 )
@@ -148,7 +150,9 @@ var (
 // classify finds the class of what runsc or a sentry said, which is text only.
 func classify(text string) fault.Class {
 	switch t := strings.ToLower(text); {
-	case badSpec.MatchString(t):
+	case noProgram.MatchString(t):
+		return fault.NotFound
+	case badSpec.MatchString(t), noImage.MatchString(t):
 		return fault.Invalid
 	case noMemory.MatchString(t):
 		return fault.Exhausted

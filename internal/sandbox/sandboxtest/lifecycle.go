@@ -209,11 +209,15 @@ func (s *suite) invalid(f *Fixture) {
 			t.Errorf("%s: got %v (%s), want invalid", name, err, fault.ClassOf(err))
 		}
 	}
-	spec := f.Spec()
-	spec.Args = []string{"no-such-program"}
-	sb := f.Create(spec)
-	if err := sb.Start(Context(t)); !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), "\n") {
-		t.Errorf("start of no program: got %v (%s), want one line, invalid", err, fault.ClassOf(err))
+	for program, class := range map[string]fault.Class{
+		"no-such-program": fault.NotFound, "/no/such/program": fault.NotFound, "/": fault.Invalid,
+	} {
+		spec := f.Spec()
+		spec.Args = []string{program}
+		sb := f.Create(spec)
+		if err := sb.Start(Context(t)); !fault.Is(err, class) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("start of %s: got %v (%s), want one line, %s", program, err, fault.ClassOf(err), class)
+		}
 	}
 }
 
