@@ -151,7 +151,7 @@ func TestNotFound(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.get("web")
 	require.True(t, fault.Is(err, fault.NotFound), err)
-	require.Contains(t, fault.HintOf(err), "There are no images yet")
+	require.Contains(t, fault.HintOf(err), "No image has a name yet")
 	w.must("web", file("a", "1"))
 	w.must("python-3.11", file("a", "2"))
 	for name, hint := range map[string]string{

@@ -176,7 +176,7 @@ func (s *Images) notFound(ref Ref) error {
 	const most = 10
 	switch {
 	case len(all) == 0:
-		e.WithHint("There are no images yet: make one with `brisk image import PATH NAME`, or let a function's Image be built.")
+		e.WithHint("No image has a name yet: make one with `brisk image import PATH --name NAME`, or let a function's Image be built.")
 	case len(near) > 0:
 		e.WithHint("Did you mean %s?", strings.Join(near[:min(len(near), 3)], " or "))
 	case len(all) > most:
