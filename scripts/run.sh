@@ -28,4 +28,4 @@ say "examples/hello.py"
 bin/brisk run --data "$BRISK_DATA" examples/hello.py
 say "examples/stats.py"
 bin/brisk run --data "$BRISK_DATA" examples/stats.py
-bin/brisk bench demo --data "$BRISK_DATA"
+go run ./bench/demo -data "$BRISK_DATA"

@@ -13,6 +13,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"brisk.dev/brisk/bench/drive"
 	"brisk.dev/brisk/internal/node/channel"
 )
 
@@ -29,20 +30,58 @@ type bare struct {
 	n        int
 }
 
-// newBare takes the bundle of a sandbox that the server has created beforehand
-// and makes one of the rival's own from it.
-func newBare(s *serverProcess, runsc, function, dir string, input []byte) (*bare, error) {
-	bundles, err := filepath.Glob(filepath.Join(s.paths.Run, "runsc", "bundles", "i-*", "config.json"))
-	if err != nil || len(bundles) != 1 {
-		return nil, fmt.Errorf("%d created sandboxes, want 1 (%v)", len(bundles), err)
+// bundle is what is kept of a sandbox that the server has created, in dir: its
+// config.json, and, where its root is an overlay that adds mount points to the
+// image, that layer.
+type bundle struct {
+	dir   string
+	image string // the mounted image's directory
+}
+
+// keepBundle copies the bundle of the one sandbox that the server has created beforehand.
+func keepBundle(s *drive.Server, dir string) (bundle, error) {
+	found, err := filepath.Glob(filepath.Join(s.Paths.Run, "runsc", "bundles", "i-*", "config.json"))
+	if err != nil || len(found) != 1 {
+		return bundle{}, fmt.Errorf("%d created sandboxes, want 1 (%v)", len(found), err)
 	}
-	b := &bare{runsc: runsc, snapshot: filepath.Join(s.paths.Data, "snapshots", function, "image"), dir: dir, pid: s.cmd.Process.Pid, input: input}
-	raw, err := os.ReadFile(bundles[0])
+	images, err := filepath.Glob(filepath.Join(s.Paths.Run, "images", "*"))
+	if err != nil || len(images) != 1 {
+		return bundle{}, fmt.Errorf("%d mounted images, want 1 (%v)", len(images), err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return bundle{}, err
+	}
+	if err := drive.CopyFile(found[0], filepath.Join(dir, "config.json")); err != nil {
+		return bundle{}, err
+	}
+	points := filepath.Join(filepath.Dir(found[0]), "points")
+	if _, err := os.Stat(points); err == nil {
+		if out, err := exec.Command("cp", "-a", points, filepath.Join(dir, "points")).CombinedOutput(); err != nil {
+			return bundle{}, fmt.Errorf("keep the mount points: %w: %s", err, out)
+		}
+	}
+	return bundle{dir: dir, image: images[0]}, nil
+}
+
+// newBare makes the rival's bundle out of one of Brisk's. close frees it.
+func newBare(s *drive.Server, runsc string, kept bundle, function, dir string, input []byte) (*bare, error) {
+	b := &bare{runsc: runsc, snapshot: filepath.Join(s.Paths.Data, "snapshots", function, "image"), dir: dir, pid: s.PID(), input: input}
+	raw, err := os.ReadFile(filepath.Join(kept.dir, "config.json"))
 	if err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal(raw, &b.spec); err != nil {
 		return nil, err
+	}
+	b.spec.Root.Path = kept.image
+	if points := filepath.Join(kept.dir, "points"); exists(points) {
+		b.spec.Root.Path = filepath.Join(dir, "root")
+		if err := os.MkdirAll(b.spec.Root.Path, 0o755); err != nil {
+			return nil, err
+		}
+		if err := b.inServer("mount", "-t", "overlay", "-o", "ro,lowerdir="+points+":"+kept.image, "overlay", b.spec.Root.Path); err != nil {
+			return nil, err
+		}
 	}
 	b.spec.Linux.CgroupsPath, b.spec.Linux.Resources = "", nil
 	for i, n := range b.spec.Linux.Namespaces {
@@ -55,7 +94,10 @@ func newBare(s *serverProcess, runsc, function, dir string, input []byte) (*bare
 		case "/run/brisk":
 			b.spec.Mounts[i].Source = filepath.Join(dir, "run")
 		case "/etc/hosts", "/etc/resolv.conf":
-			if err := copyFile(m.Source, own); err != nil {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return nil, err
+			}
+			if err := os.WriteFile(own, []byte("127.0.0.1 localhost\n"), 0o644); err != nil {
 				return nil, err
 			}
 			b.spec.Mounts[i].Source = own
@@ -69,6 +111,30 @@ func newBare(s *serverProcess, runsc, function, dir string, input []byte) (*bare
 		return nil, err
 	}
 	return b, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// inServer runs a command in the server's mount namespace.
+func (b *bare) inServer(args ...string) error {
+	out, err := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(b.pid), "--mount", "--"}, args...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", args[0], err, out)
+	}
+	return nil
+}
+
+// close frees what newBare has made.
+func (b *bare) close() error {
+	if b.spec.Root.Path == filepath.Join(b.dir, "root") {
+		if err := b.inServer("umount", "-l", b.spec.Root.Path); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(b.dir)
 }
 
 func (b *bare) command(ctx context.Context, args ...string) *exec.Cmd {
@@ -100,7 +166,13 @@ func (b *bare) call(ctx context.Context) (ms float64, result []byte, err error) 
 		return 0, nil, err
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- restore.Wait() }()
+	go func() {
+		err := restore.Wait()
+		if err != nil {
+			_ = l.Close() // nobody will dial
+		}
+		ended <- err
+	}()
 	defer func() {
 		if out, derr := b.command(context.Background(), "delete", "--force", id).CombinedOutput(); derr != nil && err == nil {
 			err = fmt.Errorf("runsc delete: %w: %s", derr, out)
