@@ -4,8 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -171,6 +174,12 @@ func (m *machine) requireNothingLeft() {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	require.NoError(m.t, err)
 	require.NotContains(m.t, string(mounts), m.paths.Run, "mounts on the host")
+	sum := sha256.Sum256([]byte(filepath.Join(m.paths.Run, "netns"))) // as package network names its links
+	links, err := net.Interfaces()
+	require.NoError(m.t, err)
+	for _, l := range links {
+		require.False(m.t, strings.HasPrefix(l.Name, "brisk"+hex.EncodeToString(sum[:2])+"-"), "network interface %s", l.Name)
+	}
 }
 
 // processes lists those whose command line names our directories.
@@ -235,8 +244,11 @@ func TestRunAnImage(t *testing.T) {
 			require.Equal(t, "brisk: the container ran longer than its timeout of 0.3 s\n", errs)
 			code, out, _ = m.run("", "--", "/probe", "print", "100")
 			require.Equal(t, []any{0, 100 << 20}, []any{code, len(out)})
-			code, _, errs = m.run("", "--", "nothing")
-			require.Equal(t, 2, code, errs)
+			for _, program := range []string{"nothing", "/nothing"} {
+				code, _, errs = m.run("", "--", program)
+				require.Equal(t, 3, code, errs)
+				require.Equal(t, "brisk: there is no program "+program+" in the image\n", errs)
+			}
 		})
 	}
 }
