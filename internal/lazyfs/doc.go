@@ -28,12 +28,12 @@
 // A read gives the image's bytes or EIO: never zeros in their place, never fewer.
 // A page that could not be read is not cached; the next reader asks again.
 //
-// Direct reads are part of that promise. EROFS over files takes a short read for
-// the end of the device and fills up with zeros (seen with Linux 6.18), and a
-// buffered read is short whenever the first of its pages is there and the second
-// cannot be read. A direct read of a FUSE file with FUSE_ASYNC_DIO fails as a whole
-// if any of its parts does. A kernel that does not know the option gets loop
-// devices, which retry what comes short.
+// Direct reads are part of that promise. EROFS over files, as released in Linux
+// 6.12 and for long after, takes a short read for the end of the device and fills
+// up with zeros; and a buffered read is short whenever its first page is there and
+// the second cannot be read. A direct read of a FUSE file with FUSE_ASYNC_DIO fails
+// as a whole if any of its parts does. A kernel that does not know the option gets
+// loop devices, which retry what comes short.
 //
 // # What may block whom
 //

@@ -2,9 +2,6 @@ package lazyfs
 
 import (
 	"errors"
-	"fmt"
-	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -62,15 +59,4 @@ func mountFault(err error, meta string) error {
 			WithHint("The kernel's log (dmesg) says what it dislikes.")
 	}
 	return fault.Wrap(err, "mount metadata", meta)
-}
-
-// setReadAhead sets how far the kernel reads ahead in the files of the mount at
-// target, for those opened from now on.
-func setReadAhead(target string, bytes int) error {
-	var st unix.Stat_t
-	if err := unix.Stat(target, &st); err != nil {
-		return err
-	}
-	bdi := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", unix.Major(st.Dev), unix.Minor(st.Dev))
-	return os.WriteFile(bdi, []byte(strconv.Itoa(bytes>>10)), 0)
 }

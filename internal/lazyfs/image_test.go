@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -81,7 +83,8 @@ func makeImage(t testing.TB, files map[string][]byte) *testImage {
 	t.Helper()
 	img := &testImage{fake: &fakeBlocks{}, files: files, at: map[string]int64{}}
 	root := &erofs.Inode{Mode: unix.S_IFDIR | 0o755}
-	for name, data := range files {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		data := files[name]
 		n := &erofs.Inode{Mode: unix.S_IFREG | 0o644, Size: int64(len(data))}
 		img.at[name] = int64(len(img.fake.data))
 		for off := 0; off < len(data); off += erofs.ChunkSize {

@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childConfig) != "" {
 		exitWith(runChild(os.Getenv(childConfig)))
 	}
+	if os.Getenv(mapFile) != "" {
+		exitWith(runMap(os.Getenv(mapFile)))
+	}
 	if os.Getuid() == 0 {
 		if err := mountns.Enter(); err != nil {
 			exitWith(err)

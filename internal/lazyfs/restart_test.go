@@ -41,6 +41,10 @@ func runChild(config string) error {
 	}
 	fake := &fakeBlocks{data: data}
 	img := Image{ID: c.ID, Meta: c.Meta, Blocks: fake}
+	var begun <-chan struct{}
+	if c.Hang {
+		begun, _ = fake.hang()
+	}
 	f, err := Open(context.Background(), Options{
 		Dir: c.Dir, Compat: c.Compat, Linger: c.Linger, Holder: []string{os.Args[0], "holder"},
 		Lookup: func(_ context.Context, id string) (Image, error) {
@@ -61,7 +65,6 @@ func runChild(config string) error {
 		fmt.Println("mounted")
 	}
 	if c.Hang {
-		begun, _ := fake.hang()
 		<-begun
 		fmt.Println("reading")
 	}
