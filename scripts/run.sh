@@ -13,6 +13,9 @@ BRISK_DATA=$(realpath -m "${BRISK_DATA:-.cache/run}")
 export BRISK_DATA
 mkdir -p "$BRISK_DATA"
 
+# The server of an earlier run that was killed may be an older build.
+bin/brisk down --data "$BRISK_DATA" >/dev/null 2>&1 || true
+
 finish() {
   local status=$?
   trap '' INT TERM

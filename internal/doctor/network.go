@@ -31,18 +31,17 @@ func (m *machine) firewall(context.Context, Options) Result {
 	return ok(name, "with masquerading")
 }
 
-// forwarding looks for other firewalls of the host: a packet that any of them
-// drops is dropped, whatever Brisk's own rules say. Docker's is the usual one.
+// forwarding looks for other firewalls of the host that drop what is forwarded by
+// default: Docker's is the usual one. It is only worth knowing, since Brisk lets
+// its own interfaces pass there, but it is where to look if a sandbox has no network.
 func (m *machine) forwarding(context.Context, Options) Result {
 	const name = "forwarding"
 	chains, err := m.dropChains()
-	if err != nil {
-		// The check of nf_tables says why; there is nothing to add.
-		return ok(name, "not known")
-	}
-	if len(chains) > 0 {
-		return warn(name, "If sandboxes have no network, let Brisk's interfaces pass there; with Docker: iptables -I DOCKER-USER -i 'br+' -j ACCEPT and the same with -o.",
-			"another firewall drops what is forwarded by default: chain %s", strings.Join(chains, ", "))
+	switch {
+	case err != nil:
+		return ok(name, "not known: %v", err) // the check of nf_tables says what is to be done
+	case len(chains) > 0:
+		return ok(name, "dropped by default in chain %s, where Brisk lets its own interfaces pass", strings.Join(chains, ", "))
 	}
 	return ok(name, "no other firewall drops it by default")
 }

@@ -30,9 +30,9 @@ var floors = [][]string{
 	{"internal/snapshot"},
 	{"internal/sandbox"},
 	{"internal/lazyfs", "internal/blockdev"},
-	{"internal/image", "internal/function"},
+	{"internal/image", "internal/function", "sdk"},
 	{"internal/store"},
-	{"internal/doctor", "internal/floors", "internal/tools", "sdk"},
+	{"internal/doctor", "internal/floors", "internal/tools"},
 	{"internal/fault", "internal/trace"},
 }
 
