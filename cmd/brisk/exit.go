@@ -72,11 +72,11 @@ func codeOf(err error) int {
 	return exitInternal
 }
 
-// exitCode is an error that has been told already, or is none of Brisk's: only
+// exitError is an error that has been told already, or is none of Brisk's: only
 // the code is left to give.
-type exitCode int
+type exitError int
 
-func (c exitCode) Error() string { return "exit " + strconv.Itoa(int(c)) }
+func (c exitError) Error() string { return "exit " + strconv.Itoa(int(c)) }
 
 // complain tells an error on standard error.
 func (a *app) complain(err error) {

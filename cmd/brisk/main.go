@@ -50,7 +50,7 @@ func execute(args []string, in io.Reader, out, err io.Writer) int {
 	root.SetOut(out)
 	root.SetErr(err)
 	e := root.Execute()
-	var exit exitCode
+	var exit exitError
 	switch {
 	case e == nil:
 		return exitOK
@@ -61,7 +61,7 @@ func execute(args []string, in io.Reader, out, err io.Writer) int {
 	}
 	a.json = a.json || slices.Contains(args, "--json") // it may not have got as far as that
 	a.complain(e)
-	if e == errInterrupted {
+	if errors.Is(e, errInterrupted) {
 		return exitInterrupted
 	}
 	return codeOf(e)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -35,11 +36,11 @@ func table(w io.Writer, header []string, rows [][]string) {
 	_ = t.Flush()
 }
 
-// fields prints names and values, one a line.
+// fields prints names and values, which alternate, one pair a line.
 func fields(w io.Writer, pairs ...string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for i := 0; i < len(pairs); i += 2 {
-		fmt.Fprintf(t, "%s\t%s\n", pairs[i], pairs[i+1])
+	for pair := range slices.Chunk(pairs, 2) {
+		fmt.Fprintln(t, strings.Join(pair, "\t"))
 	}
 	_ = t.Flush()
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -64,25 +65,20 @@ func (a *app) becomePython(python string, words []string) error {
 	if old := os.Getenv("PYTHONPATH"); old != "" {
 		path += string(os.PathListSeparator) + old
 	}
-	env := setenv(os.Environ(), "PYTHONPATH", path, "BRISK_SOCKET", p.Socket(), "BRISK_WORKSPACE", a.workspace)
+	env := setenv(os.Environ(), map[string]string{"PYTHONPATH": path, "BRISK_SOCKET": p.Socket(), "BRISK_WORKSPACE": a.workspace})
 	argv := append([]string{python, "-m", "brisk"}, words...)
 	return fault.Wrap(syscall.Exec(python, argv, env), "execute", python)
 }
 
-// setenv replaces or adds variables, given as pairs.
-func setenv(env []string, pairs ...string) []string {
-	var out []string
-next:
-	for _, kv := range env {
-		for i := 0; i < len(pairs); i += 2 {
-			if strings.HasPrefix(kv, pairs[i]+"=") {
-				continue next
-			}
-		}
-		out = append(out, kv)
-	}
-	for i := 0; i < len(pairs); i += 2 {
-		out = append(out, pairs[i]+"="+pairs[i+1])
+// setenv replaces or adds variables.
+func setenv(env []string, set map[string]string) []string {
+	out := slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		_, replaced := set[name]
+		return replaced
+	})
+	for name, value := range set {
+		out = append(out, name+"="+value)
 	}
 	return out
 }

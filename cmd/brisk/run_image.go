@@ -83,7 +83,7 @@ func (a *app) runImage(ctx context.Context, c *containerFlags, args []string) er
 		a.tell("the container was killed: it needed more than its %d MiB of memory", cmp.Or(q.Memory, function.DefaultMemory))
 	}
 	if exit.Code != 0 {
-		return exitCode(exit.Code)
+		return exitError(exit.Code)
 	}
 	return nil
 }

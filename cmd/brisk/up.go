@@ -45,7 +45,7 @@ directory, 6 if the machine lacks something.`,
 
 func up(o server.Options) (err error) {
 	if os.Geteuid() != 0 {
-		err := error(server.NotRoot())
+		err := server.NotRoot()
 		if ready := server.ReadyPipe(); ready != nil {
 			ready(err)
 		}

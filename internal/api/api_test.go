@@ -255,7 +255,7 @@ func TestInputOverTheLimit(t *testing.T) {
 	require.Equal(t, fault.Invalid, fault.ClassOf(o.Err))
 
 	// The same without a length given beforehand.
-	req, err := http.NewRequest("POST", "http://brisk/v1/w/default/functions/"+digest.String()+"/call",
+	req, err := http.NewRequest(http.MethodPost, "http://brisk/v1/w/default/functions/"+digest.String()+"/call",
 		io.MultiReader(bytes.NewReader(make([]byte, 1<<20)), strings.NewReader("x")))
 	require.NoError(t, err)
 	status, body := do(t, socket, req)
@@ -283,7 +283,7 @@ func TestSlowReaderHoldsTheOutputBack(t *testing.T) {
 	conn, err := net.Dial("unix", socket)
 	require.NoError(t, err)
 	defer conn.Close()
-	req, err := http.NewRequest("POST", "http://brisk/v1/w/default/functions/"+digest.String()+"/call", http.NoBody)
+	req, err := http.NewRequest(http.MethodPost, "http://brisk/v1/w/default/functions/"+digest.String()+"/call", http.NoBody)
 	require.NoError(t, err)
 	require.NoError(t, req.Write(conn))
 	for read := int64(0); read < pieces*size; {
@@ -595,9 +595,7 @@ func TestDrainRefusesNewRequestsOnly(t *testing.T) {
 		<-leave
 		return scheduler.Outcome{Kind: scheduler.Returned}
 	}}
-	dir, err := os.MkdirTemp("", "brisk-api-")
-	require.NoError(t, err)
-	defer os.RemoveAll(dir)
+	dir := t.TempDir()
 	l, err := net.Listen("unix", dir+"/s")
 	require.NoError(t, err)
 	s := api.New(f.Backend(), api.Options{Info: api.Info{Workspaces: []string{"default"}}})
@@ -626,9 +624,7 @@ func TestCloseCutsWhatDoesNotEnd(t *testing.T) {
 		<-ctx.Done()
 		return scheduler.Outcome{Kind: scheduler.Failed, Err: ctx.Err()}
 	}}
-	dir, err := os.MkdirTemp("", "brisk-api-")
-	require.NoError(t, err)
-	defer os.RemoveAll(dir)
+	dir := t.TempDir()
 	l, err := net.Listen("unix", dir+"/s")
 	require.NoError(t, err)
 	s := api.New(f.Backend(), api.Options{Info: api.Info{Workspaces: []string{"default"}}})

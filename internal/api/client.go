@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -149,7 +151,8 @@ func (c *Client) Call(ctx context.Context, function store.Digest, app string, in
 }
 
 func (c *Client) call(ctx context.Context, function store.Digest, app string, in []byte, sink scheduler.Sink) (o scheduler.Outcome, err error) {
-	res, err := c.do(ctx, http.MethodPost, c.in("functions", function.String(), "call"), bytes.NewReader(in), http.Header{"Brisk-App": {app}})
+	path := c.in("functions", function.String(), "call")
+	res, err := c.do(ctx, http.MethodPost, path, bytes.NewReader(in), http.Header{"Brisk-App": {app}}) //nolint:bodyclose // drain closes it
 	if err != nil {
 		return o, err
 	}
@@ -187,7 +190,7 @@ func (c *Client) call(ctx context.Context, function store.Digest, app string, in
 
 // Calls lists the newest calls, newest first; limit 0 leaves it to the server.
 func (c *Client) Calls(ctx context.Context, limit int) (l []scheduler.CallRecord, err error) {
-	err = c.ask(ctx, http.MethodGet, c.in("calls")+query("limit", number(limit)), nil, &l)
+	err = c.ask(ctx, http.MethodGet, c.in("calls")+query(map[string]string{"limit": number(limit)}), nil, &l)
 	return l, err
 }
 
@@ -205,26 +208,26 @@ func (c *Client) Instances(ctx context.Context) (l []scheduler.InstanceRecord, e
 
 // Logs gives kept output, oldest first.
 func (c *Client) Logs(ctx context.Context, f scheduler.LogFilter) (l []scheduler.LogLine, err error) {
-	q := query("call", f.Call, "function", f.Function, "limit", number(f.Limit))
+	q := query(map[string]string{"call": f.Call, "function": f.Function, "limit": number(f.Limit)})
 	err = c.ask(ctx, http.MethodGet, c.in("logs")+q, nil, &l)
 	return l, err
 }
 
 // in makes a path in the workspace; each part is one segment of it.
 func (c *Client) in(parts ...string) string {
-	p := "/v1/w/" + url.PathEscape(c.workspace)
+	segments := []string{"/v1/w", url.PathEscape(c.workspace)}
 	for _, part := range parts {
-		p += "/" + url.PathEscape(part)
+		segments = append(segments, url.PathEscape(part))
 	}
-	return p
+	return strings.Join(segments, "/")
 }
 
-// query makes a query of pairs, leaving out those without a value.
-func query(pairs ...string) string {
+// query makes a query, leaving out what has no value.
+func query(parameters map[string]string) string {
 	v := url.Values{}
-	for i := 0; i < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			v.Set(pairs[i], pairs[i+1])
+	for name, value := range parameters {
+		if value != "" {
+			v.Set(name, value)
 		}
 	}
 	if len(v) == 0 {
@@ -275,9 +278,7 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, h 
 	if err != nil {
 		return nil, &fault.Error{Class: fault.Invalid, Err: err}
 	}
-	for k, v := range h {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, h)
 	res, err := c.http.Do(req)
 	if err != nil {
 		return nil, c.broken(ctx, err)
@@ -308,7 +309,7 @@ func (c *Client) follow(ctx context.Context, path string, v any, each func(f *Fr
 	if err != nil {
 		return nil, err
 	}
-	res, err := c.do(ctx, http.MethodPost, path, body, nil)
+	res, err := c.do(ctx, http.MethodPost, path, body, nil) //nolint:bodyclose // drain closes it
 	if err != nil {
 		return nil, err
 	}
@@ -362,8 +363,7 @@ func lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	var known *fault.Error
-	if errors.As(err, &known) {
+	if _, known := errors.AsType[*fault.Error](err); known {
 		return err
 	}
 	return &fault.Error{Class: fault.Interrupted, Op: "read the server's answer", Err: err,
@@ -375,8 +375,7 @@ func (c *Client) broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {

@@ -32,7 +32,7 @@ func (c *Client) Run(ctx context.Context, q scheduler.ContainerRequest, stdin io
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 
-	req, err := http.NewRequest(http.MethodPost, "http://brisk"+c.in("run"), bytes.NewReader(head))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://brisk"+c.in("run"), bytes.NewReader(head))
 	if err != nil {
 		return none, err
 	}
@@ -51,7 +51,7 @@ func (c *Client) Run(ctx context.Context, q scheduler.ContainerRequest, stdin io
 		}
 		go sendInput(conn, stdin)
 	}
-	res, err := http.ReadResponse(bufio.NewReaderSize(conn, 64<<10), req)
+	res, err := http.ReadResponse(bufio.NewReaderSize(conn, 64<<10), req) //nolint:bodyclose // drain closes it
 	if err != nil {
 		return none, c.broken(ctx, err)
 	}

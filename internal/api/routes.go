@@ -60,7 +60,7 @@ func (s *Server) guard(h handler) http.Handler {
 			if p == nil {
 				return
 			}
-			if p == http.ErrAbortHandler {
+			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(p)
 			}
 			s.opts.Log.Error("a handler panicked", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
@@ -119,8 +119,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 
 // bodyError says why a request's body could not be read.
 func bodyError(err error, limit int64) error {
-	var big *http.MaxBytesError
-	if errors.As(err, &big) {
+	if _, big := errors.AsType[*http.MaxBytesError](err); big {
 		return tooBig(limit)
 	}
 	return &fault.Error{Class: fault.Cancelled, Op: "read the request", Err: err}

@@ -49,8 +49,10 @@ func EnsureRunning(ctx context.Context, data string, argv []string) (started boo
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return false, fault.Wrap(err, "wait for the server", "").(*fault.Error).
-				WithHint("Its log is %s.", p.LogFile())
+			return false, &fault.Error{
+				Class: fault.Timeout, Op: "wait for the server", Err: err,
+				Hint: "Its log is " + p.LogFile() + ".",
+			}
 		}
 	}
 }
@@ -84,7 +86,7 @@ func startBackground(ctx context.Context, p Paths, argv []string) error {
 	}
 	defer r.Close()
 
-	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // it outlives ctx, and this process
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.ExtraFiles = []*os.File{w} // descriptor 3

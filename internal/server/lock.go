@@ -34,7 +34,8 @@ func takeLock(p Paths) (*lock, error) {
 		return nil, fault.New(fault.Exists, "%s uses %s", who, p.Data).
 			WithHint("`brisk down --data %s` stops it; `--data` with another directory runs one beside it.", p.Data)
 	}
-	if err := f.Truncate(0); err == nil {
+	err = f.Truncate(0)
+	if err == nil {
 		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
 	}
 	if err != nil {

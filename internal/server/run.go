@@ -230,10 +230,7 @@ func listen(socket string) (net.Listener, error) {
 		return nil, fault.Wrap(err, "listen at", socket)
 	}
 	l.SetUnlinkOnClose(false) // it would remove the early name; the run directory goes as a whole
-	if err := os.Chmod(early, 0o600); err == nil {
-		err = os.Rename(early, socket)
-	}
-	if err != nil {
+	if err := errors.Join(os.Chmod(early, 0o600), os.Rename(early, socket)); err != nil {
 		l.Close()
 		return nil, fault.Wrap(err, "listen at", socket)
 	}

@@ -497,9 +497,7 @@ func TestFindRunsc(t *testing.T) {
 }
 
 func TestListenReplacesADeadSocket(t *testing.T) {
-	dir, err := os.MkdirTemp("", "brisk-")
-	require.NoError(t, err)
-	defer os.RemoveAll(dir)
+	dir := t.TempDir()
 	for range 2 {
 		l, err := listen(dir + "/api.sock")
 		require.NoError(t, err)
