@@ -194,7 +194,7 @@ func (g *Group) Processes() []int {
 		if err != nil {
 			continue
 		}
-		for _, f := range strings.Fields(string(b)) {
+		for f := range strings.FieldsSeq(string(b)) {
 			// 0 is a process of a namespace that we cannot see.
 			if pid, err := strconv.Atoi(f); err == nil && pid > 0 {
 				set[pid] = true

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"net"
 	"os"
-	"runtime"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/sandbox/netns"
 )
 
 // links describes the network of a sandbox to its sentry: what a CreateLinksAndRoutes
@@ -79,12 +79,12 @@ var loopback = loopbackLink{
 
 // connectNetwork gives the sentry its network stack: the loopback, and the
 // interfaces of the namespace, if there is one.
-func connectNetwork(ctx context.Context, c *control, netns string) error {
+func connectNetwork(ctx context.Context, c *control, namespace string) error {
 	l := links{LoopbackLinks: []loopbackLink{loopback}}
 	var sockets []*os.File
-	if netns != "" {
+	if namespace != "" {
 		var err error
-		if sockets, err = takeOver(netns, &l); err != nil {
+		if sockets, err = takeOver(namespace, &l); err != nil {
 			return err
 		}
 	}
@@ -99,32 +99,15 @@ func connectNetwork(ctx context.Context, c *control, netns string) error {
 // takeOver describes the interfaces of a namespace, opens a packet socket on each,
 // and takes their addresses from the host's kernel, which would otherwise answer
 // for them besides the sentry.
-func takeOver(netns string, l *links) ([]*os.File, error) {
-	type result struct {
-		sockets []*os.File
-		err     error
-	}
-	done := make(chan result, 1)
-	go func() {
-		// The thread moves into the namespace and ends with the goroutine,
-		// because it is never unlocked: no other goroutine runs in there.
-		runtime.LockOSThread()
-		sockets, err := takeOverHere(netns, l)
-		done <- result{sockets, err}
-	}()
-	r := <-done
-	return r.sockets, fault.Wrap(r.err, "take over network namespace", netns)
+func takeOver(path string, l *links) (sockets []*os.File, err error) {
+	err = netns.Do(path, func() error {
+		sockets, err = takeOverHere(l)
+		return err
+	})
+	return sockets, fault.Wrap(err, "take over network namespace", path)
 }
 
-func takeOverHere(netns string, l *links) (sockets []*os.File, err error) {
-	ns, err := os.Open(netns)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = ns.Close() }()
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-		return nil, err
-	}
+func takeOverHere(l *links) (sockets []*os.File, err error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
