@@ -37,9 +37,10 @@
 //
 // # What may block whom
 //
-//   - A reader waits for its chunk, at most Options.Deadline, also if it is
-//     killed meanwhile: then it stays until the answer. Signals do not cut a
-//     read short, because its failure would reach everybody waiting for the page.
+//   - A reader waits for its chunk, at most Options.Deadline, unless it is killed.
+//     Other signals wait with it: the failure of one read would reach everybody
+//     who waits for the same page. A process that hangs in a page fault may also
+//     hang those who look at its memory, ps among them.
 //   - Reads do not wait for each other but for memory: a quarter of Options.Memory
 //     per image, so that one whose origin hangs leaves room for others.
 //   - Mount and Release wait for no data. Sweep, Close and the kernel's own

@@ -33,7 +33,10 @@ type Options struct {
 	// Compat does what kernels before 6.9 and 6.12 need: no holder, loop
 	// devices. Each of both is chosen by itself where the kernel cannot do better.
 	Compat bool
-	// ReadAhead is how far the kernel reads ahead, in bytes (default 512 KiB).
+	// ReadAhead is how far the kernel reads ahead, in bytes (default 1
+	// MiB). More is faster over a slow network and fetches more that nobody reads:
+	// importing numpy+pandas 27 to 57% more than with 128 KiB, while a sequential read
+	// at 3 ms a chunk goes from 60 to 400 MB/s.
 	ReadAhead int
 	// Memory bounds the answers in the making, in bytes (default 64 MiB, at
 	// least 4 MiB); one image may use a quarter of it.
@@ -51,7 +54,7 @@ func (o *Options) ensureDefaults() error {
 	}
 	o.Dir = filepath.Clean(o.Dir)
 	setDefault(&o.Linger, time.Minute)
-	setDefault(&o.ReadAhead, 512<<10)
+	setDefault(&o.ReadAhead, 1<<20)
 	setDefault(&o.Memory, 64<<20)
 	o.Memory = max(o.Memory, 4*maxRead) // a quarter must hold the longest read
 	setDefault(&o.Deadline, 30*time.Second)
@@ -231,10 +234,10 @@ func (f *FS) shut() error {
 		busy = append(busy, m.ready)
 	}
 	f.mu.Unlock()
+	f.stop() // reads fail from here on, and so nothing below waits for them
 	for _, ready := range busy {
 		<-ready // a mount in the making takes milliseconds, and must not appear behind our back
 	}
-	f.stop()
 	<-f.idle
 	err := detachAll(f.o.Dir)
 	f.server.wait()

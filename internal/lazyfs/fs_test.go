@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"brisk.dev/brisk/internal/fault"
@@ -33,11 +35,13 @@ func eachMode(t *testing.T, test func(t *testing.T, o Options)) {
 // open opens and, at the end, closes and looks for what was left behind.
 func open(t testing.TB, o Options) *FS {
 	t.Helper()
+	others := goleak.IgnoreCurrent()
 	f, err := Open(context.Background(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, f.Close())
 		requireNothingLeft(t, o.Dir)
+		goleak.VerifyNone(t, others)
 	})
 	return f
 }
@@ -282,6 +286,40 @@ func TestCloseEndsHangingReads(t *testing.T) {
 		require.ErrorIs(t, <-read, unix.EIO)
 		_, err := f.Mount(context.Background(), img.Image)
 		require.True(t, fault.Is(err, fault.Cancelled), "%v", err)
+	})
+}
+
+func TestKilledReadersDoNotWait(t *testing.T) {
+	eachMode(t, func(t *testing.T, o Options) {
+		img := oneFile(t, 1<<20)
+		m := mountImage(t, open(t, o), img)
+		begun, release := img.fake.hang()
+		defer release()
+		reader := exec.Command("cat", filepath.Join(m.Path, "file"))
+		require.NoError(t, reader.Start())
+		<-begun
+		require.NoError(t, reader.Process.Kill())
+		require.EqualError(t, reader.Wait(), "signal: killed")
+	})
+}
+
+func TestCloseEndsASweepThatWaitsForReadAhead(t *testing.T) {
+	eachMode(t, func(t *testing.T, o Options) {
+		img := oneFile(t, 1<<20)
+		f := open(t, o)
+		m := mountImage(t, f, img)
+		begun, release := img.fake.hang()
+		defer release()
+		file, err := os.Open(filepath.Join(m.Path, "file"))
+		require.NoError(t, err)
+		require.NoError(t, unix.Fadvise(int(file.Fd()), 0, 1<<20, unix.FADV_WILLNEED))
+		<-begun
+		require.NoError(t, file.Close())
+		m.Release()
+		swept := make(chan int)
+		go func() { swept <- f.Sweep() }()
+		require.NoError(t, f.Close())
+		<-swept
 	})
 }
 

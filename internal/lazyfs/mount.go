@@ -3,6 +3,7 @@ package lazyfs
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -133,7 +134,7 @@ func (f *FS) mountKernel(img Image, path string) error {
 		return err
 	}
 	if err := setReadAhead(path, f.o.ReadAhead); err != nil {
-		f.o.Log.Warn("read-ahead stays at the kernel's default", "image", img.ID, "error", err)
+		f.server.log.say(slog.LevelWarn, "", "read-ahead", "read-ahead of images stays at the kernel's default", "error", err)
 	}
 	return nil
 }

@@ -113,7 +113,21 @@ func again() error {
 			env = append(env, v)
 		}
 	}
-	return wrap("execute again in the mount namespace", syscall.Exec("/proc/self/exe", os.Args, env))
+	return wrap("execute again in the mount namespace", syscall.Exec(program(), os.Args, env))
+}
+
+// program is the path of this program. The link in /proc always works, but makes
+// a process that is listed as "exe".
+func program() string {
+	const link = "/proc/self/exe"
+	if path, err := os.Executable(); err == nil {
+		a, aerr := os.Stat(path)
+		b, berr := os.Stat(link)
+		if aerr == nil && berr == nil && os.SameFile(a, b) {
+			return path
+		}
+	}
+	return link
 }
 
 func wrap(op string, err error) error {
