@@ -27,6 +27,10 @@ func (s *Scheduler) RunContainer(ctx context.Context, r ContainerRequest, stdin 
 		ctx, cancel = context.WithTimeoutCause(ctx, function.Seconds(r.Timeout), fault.New(fault.Timeout, "the container ran longer than its timeout of %v s", r.Timeout))
 		defer cancel()
 	}
+	if !s.enter() {
+		return ContainerExit{}, fault.New(fault.Unavailable, "the server is shutting down")
+	}
+	defer s.work.Done() // last of all: Close waits until nothing of the container is left
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.ctx, func() { cancel(fault.New(fault.Unavailable, "the server is shutting down")) })()
@@ -41,11 +45,9 @@ func (s *Scheduler) RunContainer(ctx context.Context, r ContainerRequest, stdin 
 	if err != nil {
 		return ContainerExit{}, causeOf(ctx, err)
 	}
-	defer c.Destroy()
-	if !s.listContainer(c.ID, r, spec.Limits.Memory) {
-		return ContainerExit{}, fault.New(fault.Unavailable, "the server is shutting down")
-	}
+	s.listContainer(c.ID, r, spec.Limits.Memory)
 	defer s.unlistContainer(c.ID)
+	defer c.Destroy() // before it leaves the list: what is not listed holds nothing
 	if err := sink.Accepted(c.ID); err != nil {
 		return ContainerExit{}, errCallerGone
 	}
@@ -93,22 +95,27 @@ func containerSpec(r ContainerRequest) (node.ContainerSpec, error) {
 	}, nil
 }
 
-func (s *Scheduler) listContainer(id string, r ContainerRequest, memory int64) bool {
+// enter counts the caller among what Close waits for, until s.work.Done; false when closing.
+func (s *Scheduler) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {
 		return false
 	}
 	s.work.Add(1)
+	return true
+}
+
+func (s *Scheduler) listContainer(id string, r ContainerRequest, memory int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.mu.containers[id] = &container{record: InstanceRecord{
 		ID: id, Workspace: r.Workspace, Node: s.opt.Node.ID(), Image: r.Image, State: "busy", Start: "container", Since: now(), MemoryMax: memory,
 	}}
-	return true
 }
 
 func (s *Scheduler) unlistContainer(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.mu.containers, id)
-	s.work.Done()
 }
