@@ -276,11 +276,13 @@ class Response:
         if self._within:
             self._line()
             self._within = False
-        size = self._line().split(b";", 1)[0]
+        size = self._line().split(b";", 1)[0].strip()
         try:
-            self._left = int(size, 16)
+            self._left = int(size, 16) if size.isalnum() else -1
         except ValueError:
-            raise exception.CorruptError("the server's answer is not in chunks, though it said so") from None
+            self._left = -1
+        if self._left < 0:
+            raise exception.CorruptError("the server's answer is not in chunks, though it said so")
         self._within = self._left > 0
         if not self._within:
             while self._line():
