@@ -154,7 +154,7 @@ class Handle:
             result = exception.NotFoundError(message)
         elif kind == "unpickle":
             result = exception.SerializationError(
-                f"the arguments of {self._name} cannot be read in the container: {full}: {message}",
+                f"{self._name} or its arguments cannot be read in the container: {full}: {message}",
                 hint="The classes and modules that they need must be in the image, or travel with the code.",
             )
         elif kind == "pickle":

@@ -210,6 +210,8 @@ def _uncaught(exc: Exception, in_entrypoint: bool) -> Stop:
     cause = exc.__cause__
     remote = cause.text.rstrip("\n") if isinstance(cause, exception.RemoteTraceback) else ""
     local = _local_traceback(exc).rstrip("\n") if in_entrypoint else ""
+    if isinstance(exc, exception.SerializationError) and not remote.startswith("Traceback"):
+        remote = ""  # no frames, and the message quotes the rest
     parts = [remote]
     if isinstance(exc, exception.Error):
         if isinstance(exc, exception.BuildError):

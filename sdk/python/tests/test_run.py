@@ -343,7 +343,7 @@ def main():
     )
     ended = project.run("m.py")
     assert ended.code == 1
-    assert "brisk: the arguments of f cannot be read in the container: ModuleNotFoundError" in ended.err
+    assert "brisk: f or its arguments cannot be read in the container: ModuleNotFoundError" in ended.err
 
 
 def test_lambdas_travel_as_arguments(project: Project) -> None:
