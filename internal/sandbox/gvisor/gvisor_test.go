@@ -10,6 +10,7 @@ import (
 
 	"brisk.dev/brisk/internal/sandbox"
 	"brisk.dev/brisk/internal/sandbox/gvisor"
+	"brisk.dev/brisk/internal/sandbox/network/networktest"
 	"brisk.dev/brisk/internal/sandbox/sandboxtest"
 )
 
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	networktest.Main(m)
 }
 
 // runsc finds the binary to test with.

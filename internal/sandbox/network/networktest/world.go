@@ -22,7 +22,8 @@ import (
 )
 
 // Addresses in the world. Everyone of them answers TCP on port 80 with one line,
-// the address that the question came from, and name queries on port 53.
+// the address that the question came from, connections to port 81 by saying
+// nothing, and name queries on port 53.
 const (
 	Public   = "8.8.8.8"
 	Private  = "10.1.2.3"
@@ -112,6 +113,11 @@ func New(t testing.TB) {
 		}
 		t.Cleanup(func() { _ = l.Close() })
 		go Echo(l)
+		silent, err := net.Listen("tcp4", "0.0.0.0:81")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = silent.Close() })
 		d, err := net.ListenPacket("udp4", Resolver+":53")
 		if err != nil {
 			return err

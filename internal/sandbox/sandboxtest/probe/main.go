@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -73,6 +74,7 @@ func agent(socket string) {
 var (
 	count int
 	kept  [][]byte
+	held  net.Conn
 )
 
 func do(args []string) (string, error) {
@@ -127,7 +129,8 @@ func do(args []string) (string, error) {
 	case "alloc":
 		return "", alloc(num(1))
 	case "spin":
-		return spin(time.Duration(num(1)) * time.Millisecond), nil
+		spin(time.Duration(num(1)) * time.Millisecond)
+		return "", nil
 	case "cpus":
 		return strconv.Itoa(runtime.NumCPU()), nil
 	case "fork":
@@ -152,6 +155,17 @@ func do(args []string) (string, error) {
 		}
 		defer c.Close()
 		return "connected", nil
+	case "hold": // a connection that stays open
+		var err error
+		held, err = net.DialTimeout("tcp", arg(1), 2*time.Second)
+		return "", err
+	case "poke": // it
+		_ = held.SetDeadline(time.Now().Add(2 * time.Second))
+		_, err := held.Read(make([]byte, 1))
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return "open", nil
+		}
+		return "closed", nil
 	case "fetch": // host:port; one line of answer
 		c, err := net.DialTimeout("tcp", arg(1), 2*time.Second)
 		if err != nil {
@@ -200,8 +214,8 @@ func alloc(mib int) error {
 	return nil
 }
 
-// spin keeps all CPUs busy for a while and gives the CPU time got, in milliseconds.
-func spin(d time.Duration) string {
+// spin keeps all CPUs busy for a while.
+func spin(d time.Duration) {
 	end := time.Now().Add(d)
 	done := make(chan bool)
 	for range runtime.NumCPU() {
@@ -214,9 +228,6 @@ func spin(d time.Duration) string {
 	for range runtime.NumCPU() {
 		<-done
 	}
-	var u unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return strconv.FormatInt((u.Utime.Nano()+u.Stime.Nano())/1e6, 10)
 }
 
 // fork starts n processes that stay, and says how many it could start and why no more.
