@@ -64,7 +64,7 @@
 // Recovered mounts have no hold (Mount.Release) on them; an image that is still
 // mounted in some sandbox's own namespace is served until that is gone.
 //
-// If no server comes within Options.Linger, or on SIGTERM, the holder aborts the
+// If no server comes within Options.Linger, or after SIGTERM, the holder aborts the
 // connection (readers get EIO), unmounts everything and ends. If the holder itself
 // is killed, the server starts another and nobody notices.
 //

@@ -23,7 +23,9 @@ type BlockReader interface {
 	ReadAt(ctx context.Context, p []byte, off int64) error
 }
 
-// Image is what lazyfs needs to know of an image.
+// Image is what lazyfs needs to know of an image. Its Blocks stay in use as long
+// as it is mounted anywhere, the mount namespaces of sandboxes included; of several
+// that come with Mounts of one image, the first is used.
 type Image struct {
 	ID     string // 16 to 64 lower-case hexadecimal digits of its digest; names the file and the mount
 	Meta   string // absolute host path of the plain EROFS metadata, which stays while it is mounted

@@ -216,7 +216,7 @@ func TestNoPatternOfBadBlocksGivesWrongBytes(t *testing.T) {
 			for i, page := range mapElsewhere(t, path) {
 				require.True(t, page == nil || bytes.Equal(want[i*4096:(i+1)*4096], page), "bad block at %d: wrong bytes mapped in page %d", bad, i)
 			}
-			for _, step := range []int64{4096, 2 << 20} {
+			for _, step := range []int64{64 << 10, 2 << 20} {
 				buf := make([]byte, step)
 				for off := int64(0); off < size; off += step {
 					n, err := f.ReadAt(buf, off)

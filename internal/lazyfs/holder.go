@@ -1,7 +1,6 @@
 package lazyfs
 
 import (
-	"errors"
 	"flag"
 	"io"
 	"net"
@@ -33,8 +32,9 @@ const readyWord = "ready"
 
 // RunHolder is the main function of the holder process: it keeps the FUSE device
 // open between a server and the next. It returns when a server has said bye, when
-// none has been connected for -linger, or on SIGTERM; by then everything that
-// was mounted below -dir is unmounted, and who still reads gets EIO.
+// none has been connected for -linger, or, after SIGTERM, when none is connected;
+// by then everything that was mounted below -dir is unmounted, and who still reads
+// gets EIO.
 func RunHolder(args ...string) error {
 	flags := flag.NewFlagSet("holder", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -62,7 +62,7 @@ func RunHolder(args ...string) error {
 	signal.Notify(terminate, unix.SIGTERM)
 	go func() {
 		<-terminate
-		listener.Close()
+		listener.Close() // ends the loop below once no server is connected
 	}()
 	os.Chdir("/")
 	debug.FreeOSMemory()
@@ -73,9 +73,9 @@ func RunHolder(args ...string) error {
 		if err != nil {
 			break
 		}
-		leave := holdFor(conn, terminate)
+		bade := holdFor(conn)
 		conn.Close()
-		if leave {
+		if bade {
 			break
 		}
 	}
@@ -86,25 +86,15 @@ func RunHolder(args ...string) error {
 	return err
 }
 
-// holdFor serves one server until it ends; leave is whether it said bye, or the
-// holder was told to end.
-func holdFor(conn *net.UnixConn, terminate <-chan os.Signal) (leave bool) {
+// holdFor serves one server until it ends; bade is whether it said bye.
+func holdFor(conn *net.UnixConn) (bade bool) {
 	_, _, err := conn.WriteMsgUnix([]byte(hello), unix.UnixRights(holderDevice), nil)
 	if err != nil {
 		return false
 	}
-	over := make(chan struct{})
-	defer close(over)
-	go func() {
-		select {
-		case <-terminate:
-			conn.Close()
-		case <-over:
-		}
-	}()
 	buf := make([]byte, 64)
 	n, err := conn.Read(buf)
-	return errors.Is(err, net.ErrClosed) || err == nil && string(buf[:n]) == bye
+	return err == nil && string(buf[:n]) == bye
 }
 
 // listenHolder makes the socket, after making sure that there is no other holder.

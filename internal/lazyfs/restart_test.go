@@ -58,6 +58,11 @@ func runChild(config string) error {
 		return err
 	}
 	fmt.Println("open")
+	over := make(chan struct{})
+	go func() {
+		io.Copy(io.Discard, os.Stdin) // until the test wants it to close, or has died
+		close(over)
+	}()
 	if c.Mount {
 		if _, err := f.Mount(context.Background(), img); err != nil {
 			return err
@@ -65,10 +70,13 @@ func runChild(config string) error {
 		fmt.Println("mounted")
 	}
 	if c.Hang {
-		<-begun
-		fmt.Println("reading")
+		select {
+		case <-begun:
+			fmt.Println("reading")
+		case <-over:
+		}
 	}
-	io.Copy(io.Discard, os.Stdin) // until the test wants it to close
+	<-over
 	return f.Close()
 }
 
@@ -255,21 +263,19 @@ func TestOneServerAtATime(t *testing.T) {
 	require.True(t, fault.Is(err, fault.Exists), "%v", err)
 }
 
-func TestTheHolderEndsOnSIGTERM(t *testing.T) {
-	_, c := restartable(t, false)
+func TestTheHolderEndsOnSIGTERMWhenNoServerIsThere(t *testing.T) {
+	img, c := restartable(t, false)
 	c.Hang = false
 	server := startChild(t, c)
 	server.expect(t, "open")
 	server.expect(t, "mounted")
-	server.kill()
 	pid, alive := HolderPID(c.Dir)
 	require.True(t, alive)
-	for _, ignored := range []unix.Signal{unix.SIGINT, unix.SIGHUP} {
-		require.NoError(t, unix.Kill(pid, ignored))
+	for _, sig := range []unix.Signal{unix.SIGINT, unix.SIGHUP, unix.SIGTERM} {
+		require.NoError(t, unix.Kill(pid, sig))
 	}
-	_, alive = HolderPID(c.Dir)
-	require.True(t, alive)
-	require.NoError(t, unix.Kill(pid, unix.SIGTERM))
+	require.NoError(t, <-reading(c.Dir, img), "the server has its mounts still")
+	server.kill()
 	require.Eventually(t, func() bool { _, alive := HolderPID(c.Dir); return !alive }, 10*time.Second, time.Millisecond)
 	points, err := mountsBelow(c.Dir)
 	require.NoError(t, err)
