@@ -49,7 +49,7 @@ func build(t *testing.T) {
 		t.Skip("needs root: it makes mounts and sandboxes")
 	}
 	built.once.Do(func() {
-		built.dir, built.err = os.MkdirTemp("", "brisk-cmd-") //nolint:usetesting // for all tests
+		built.dir, built.err = os.MkdirTemp("", "brisk-cmd-") // for all tests
 		if built.err != nil {
 			return
 		}

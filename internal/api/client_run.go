@@ -51,11 +51,11 @@ func (c *Client) Run(ctx context.Context, q scheduler.ContainerRequest, stdin io
 		}
 		go sendInput(conn, stdin)
 	}
-	res, err := http.ReadResponse(bufio.NewReaderSize(conn, 64<<10), req) //nolint:bodyclose // drain closes it
+	res, err := http.ReadResponse(bufio.NewReaderSize(conn, 64<<10), req)
 	if err != nil {
 		return none, c.broken(ctx, err)
 	}
-	if res, err = checked(res); err != nil {
+	if res, err = checked(res); err != nil { //nolint:bodyclose // drain closes it
 		return none, err
 	}
 	f, err := drain(ctx, res.Body, func(f *Frame, payload io.Reader) error {

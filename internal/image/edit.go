@@ -25,8 +25,8 @@ func NewDir(name string) *Node {
 	return &Node{Name: name, Mode: unix.S_IFDIR | 0o755, Children: map[string]*Node{}}
 }
 
-// IsDir, IsRegular and IsSymlink report the kind. A further name of a hard-linked
-// file is of no kind: ask its File.
+// IsDir reports a directory. A further name of a hard-linked file is of no kind,
+// here and below: ask its File.
 func (n *Node) IsDir() bool { return n.Target == nil && n.Mode&unix.S_IFMT == unix.S_IFDIR }
 
 // IsRegular reports a regular file.

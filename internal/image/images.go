@@ -170,7 +170,7 @@ func (s *Images) remember(workspace string, d store.Digest, m *Manifest) *Image 
 // fault.NotFound with a hint at what there is; fault.Corrupt if its manifest is
 // damaged here and at the origin.
 func (s *Images) Get(ctx context.Context, ref Ref) (*Image, error) {
-	d, name, err := s.resolve(ctx, ref)
+	d, name, err := s.resolve(ref)
 	if err != nil {
 		return nil, err
 	}

@@ -17,9 +17,6 @@ import (
 	"brisk.dev/brisk/internal/store"
 )
 
-// minPrefix is how many digits of a digest name an image at least.
-const minPrefix = 8
-
 var (
 	nameForm      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`)
 	workspaceForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
@@ -115,7 +112,7 @@ func (s *Images) names(workspace string) ([]nameFile, error) {
 }
 
 // resolve finds the digest that a reference means, and the name if it is one.
-func (s *Images) resolve(ctx context.Context, ref Ref) (d store.Digest, name string, err error) {
+func (s *Images) resolve(ref Ref) (d store.Digest, name string, err error) {
 	if err := checkWorkspace(ref.Workspace); err != nil {
 		return d, "", err
 	}
@@ -129,13 +126,13 @@ func (s *Images) resolve(ctx context.Context, ref Ref) (d store.Digest, name str
 		}
 	}
 	if digitsForm.MatchString(ref.Name) {
-		d, err = s.byPrefix(ctx, ref.Workspace, ref.Name)
+		d, err = s.byPrefix(ref.Workspace, ref.Name)
 		return d, "", err
 	}
 	return d, "", s.notFound(ref)
 }
 
-func (s *Images) byPrefix(ctx context.Context, workspace, prefix string) (d store.Digest, err error) {
+func (s *Images) byPrefix(workspace, prefix string) (d store.Digest, err error) {
 	if len(prefix) == 64 {
 		return store.ParseDigest(prefix)
 	}

@@ -16,7 +16,7 @@ import (
 func (s *Images) Remove(ctx context.Context, ref Ref) error {
 	s.changes.Lock()
 	defer s.changes.Unlock()
-	d, name, err := s.resolve(ctx, ref)
+	d, name, err := s.resolve(ref)
 	if err != nil && name == "" {
 		return err
 	}

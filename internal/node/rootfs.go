@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -129,9 +130,7 @@ func (r *Rootfs) env(user map[string]string, fixed ...string) []string {
 	for _, kv := range append([]string{DefaultPath, "HOME=/root", "LANG=C.UTF-8"}, r.root.img.Config().Env...) {
 		set(kv)
 	}
-	for k, v := range user {
-		m[k] = v
-	}
+	maps.Copy(m, user)
 	for _, kv := range fixed {
 		set(kv)
 	}
@@ -183,7 +182,7 @@ func (r *Rootfs) user(asked string) (account, error) {
 		return a, err
 	}
 	switch id, err := strconv.ParseUint(name, 10, 32); {
-	case entry != nil && len(entry) > 3:
+	case len(entry) > 3:
 		uid, err1 := strconv.ParseUint(entry[2], 10, 32)
 		gid, err2 := strconv.ParseUint(entry[3], 10, 32)
 		if err1 != nil || err2 != nil {

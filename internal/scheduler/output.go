@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -92,8 +93,8 @@ func (s *Scheduler) Logs(ctx context.Context, workspace string, f LogFilter) ([]
 		}
 	}
 	var out []LogLine
-	for i := len(newestFirst) - 1; i >= 0; i-- {
-		out = append(out, newestFirst[i]...)
+	for _, n := range slices.Backward(newestFirst) {
+		out = append(out, n...)
 	}
 	return last(out, f.Limit), nil
 }

@@ -521,8 +521,7 @@ func (p *pool) records() []InstanceRecord {
 
 // loadError finds the user's own mistake in a start that failed.
 func loadError(err error) *node.LoadError {
-	var le *node.LoadError
-	if errors.As(err, &le) {
+	if le, ok := errors.AsType[*node.LoadError](err); ok {
 		return le
 	}
 	return nil

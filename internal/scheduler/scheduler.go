@@ -165,7 +165,7 @@ func (s *Scheduler) pruneSnapshots(f *function.Function, current store.Digest) {
 			others = append(others, m.Key.Function)
 		}
 	}
-	for i := 0; i < len(others)-1; i++ {
+	for i := range len(others) - 1 {
 		s.opt.Snapshots.Remove(others[i])
 	}
 }
@@ -262,11 +262,7 @@ func (s *Scheduler) background(fn func()) bool {
 	if s.mu.closed {
 		return false
 	}
-	s.work.Add(1)
-	go func() {
-		defer s.work.Done()
-		fn()
-	}()
+	s.work.Go(fn)
 	return true
 }
 

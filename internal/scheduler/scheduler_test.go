@@ -73,7 +73,7 @@ func TestFailedRestoreFallsBackWithinTheCallAndIsCapped(t *testing.T) {
 	s, n, d := setup(t, function.Spec{Snapshot: true})
 	call(s, d, "x")
 	n.set(func(n *fakeNode) { n.failResume = errors.New("bad pages") })
-	for i := 0; i < 3; i++ {
+	for range 3 {
 		eventually(t, "a snapshot", func() bool { return s.opt.Snapshots.Status(d).State == "ready" })
 		evict(t, s, n)
 		o, rec, _ := call(s, d, "x")

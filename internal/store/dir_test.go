@@ -210,7 +210,7 @@ func TestBatchDiskFull(t *testing.T) {
 		for j := range data { // incompressible enough
 			data[j] = byte(j*j>>3 + j*i + j>>7*(i+3))
 		}
-		copy(data, Digest(Sum(data)).String())
+		copy(data, Sum(data).String())
 		if _, _, err = b.Add(data); err != nil {
 			break
 		}

@@ -116,7 +116,7 @@ func TestPackIndexDamage(t *testing.T) {
 			t.Fatalf("byte %d: %v", i-start, err)
 		}
 	}
-	for n := range len(b) {
+	for n := range b {
 		if _, err := indexOf(b[:n]); !fault.Is(err, fault.Corrupt) {
 			t.Fatalf("cut to %d: %v", n, err)
 		}
@@ -280,7 +280,7 @@ func TestIndexLogCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	record := (len(b) - logHeader) / 2
-	for n := range len(b) {
+	for n := range b {
 		packs, rewrite := decodeIndexLog(b[:n])
 		want := max(n-logHeader, 0) / record
 		if len(packs) != want || rewrite != (n != logHeader && n != logHeader+record) {

@@ -79,13 +79,7 @@ func (x *index) grow(n int) {
 	}
 }
 
-// remove forgets a pack.
-func (x *index) remove(d Digest) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.removeLocked(d)
-}
-
+// removeLocked forgets a pack. The caller holds mu.
 func (x *index) removeLocked(d Digest) {
 	delete(x.unreadable, d)
 	slot, ok := x.slots[d]

@@ -32,12 +32,11 @@ func TestKilledWriter(t *testing.T) {
 	for n := first; ; n++ {
 		b := s.Begin(context.Background())
 		for i := range 10 {
-			c, _, err := b.Add(storetest.Data(uint64(n*10+i), 3000))
-			if err != nil {
+			if _, _, err := b.Add(storetest.Data(uint64(n*10+i), 3000)); err != nil {
 				t.Fatal(err)
 			}
 			if n > first { // of the batch before
-				c, _ = storetest.Piece(uint64(n*10-10+i), 3000)
+				c, _ := storetest.Piece(uint64(n*10-10+i), 3000)
 				if _, err := s.ReadChunk(context.Background(), c, make([]byte, 3000)); err != nil {
 					t.Fatal(err)
 				}

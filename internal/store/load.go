@@ -60,9 +60,7 @@ func (s *Store) startLoading() *loadRun {
 	}
 	run := &loadRun{done: make(chan struct{})}
 	s.loading.now = run
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
+	s.wg.Go(func() {
 		defer close(run.done)
 		ctx, cancel := context.WithTimeout(s.ctx, loadTimeout)
 		defer cancel()
@@ -71,7 +69,7 @@ func (s *Store) startLoading() *loadRun {
 			return
 		}
 		s.loaded.Store(true)
-	}()
+	})
 	return run
 }
 

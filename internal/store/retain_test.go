@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,12 +20,7 @@ func none(store.Digest) bool { return false }
 func retain(t *testing.T, s *store.Store, keep ...store.Digest) store.Freed {
 	t.Helper()
 	in := func(d store.Digest) bool {
-		for _, k := range keep {
-			if k == d {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(keep, d)
 	}
 	freed, err := s.Retain(t.Context(), in, in)
 	if err != nil {

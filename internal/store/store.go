@@ -113,11 +113,7 @@ func (s *Store) spawn(fn func()) bool {
 	if s.ctx.Err() != nil {
 		return false
 	}
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		fn()
-	}()
+	s.wg.Go(fn)
 	return true
 }
 

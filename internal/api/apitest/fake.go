@@ -53,7 +53,7 @@ func (f *Fake) Backend() api.Backend {
 func Serve(t testing.TB, f *Fake, o api.Options) (socket string) {
 	t.Helper()
 	// Not t.TempDir(): a socket's path has at most 107 bytes.
-	dir, err := os.MkdirTemp("", "brisk-api-") //nolint:usetesting // as said
+	dir, err := os.MkdirTemp("", "brisk-api-")
 	if err != nil {
 		t.Fatal(err)
 	}

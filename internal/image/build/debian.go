@@ -86,8 +86,7 @@ func (b *Builder) debian(ctx context.Context, workspace string, rel release, out
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			return nil, failed(exit.ExitCode(), out).WithHint("Its packages come from %s.", redact(host.Mirrors.Archive))
 		}
 		return nil, err

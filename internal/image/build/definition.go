@@ -340,9 +340,6 @@ func (s Instruction) Summary() string {
 	return string(s.Kind)
 }
 
-// configOnly reports a step that changes no file.
-func (s Instruction) configOnly() bool { return s.Kind == Env || s.Kind == Workdir }
-
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

@@ -1,6 +1,9 @@
 package build
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // What a step leaves there is the sandbox's, the host's or a cache's, never part of an image.
 var (
@@ -13,12 +16,7 @@ var (
 
 // leftOut reports whether a path does not enter an image when a step is committed.
 func leftOut(path string) bool {
-	for _, f := range leftOutFiles {
-		if path == f {
-			return true
-		}
-	}
-	return isBelow(path, leftOutBelow)
+	return slices.Contains(leftOutFiles, path) || isBelow(path, leftOutBelow)
 }
 
 // isBelow reports whether a path is inside one of the directories; they themselves are not.

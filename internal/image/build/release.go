@@ -2,7 +2,6 @@ package build
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -56,10 +55,4 @@ func (b Base) release() (release, error) {
 		return release{}, fmt.Errorf("%s has Python %s, and no suite has Python %q; there are %s", suite, has, b.PythonVersion, strings.Join(known, ", "))
 	}
 	return release{}, fmt.Errorf("no suite has Python %q; there are %s", b.PythonVersion, strings.Join(known, ", "))
-}
-
-// knownSuite reports whether a suite of an apt source is one of Debian's, by code name or by role.
-func knownSuite(suite string) bool {
-	return slices.Contains([]string{"stable", "oldstable", "oldoldstable", "testing"}, suite) ||
-		slices.ContainsFunc(releases, func(r release) bool { return r.suite == suite })
 }

@@ -185,7 +185,7 @@ func TestDamage(t *testing.T) {
 			b[i] ^= 1 << bit
 		}
 	}
-	for n := range len(b) {
+	for n := range b {
 		_, _, err := erofs.Decode(b[:n])
 		require.True(t, fault.Is(err, fault.Corrupt), "cut to %d: %v", n, err)
 	}

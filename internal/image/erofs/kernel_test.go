@@ -90,7 +90,7 @@ func (c *compare) walk(path string, n *erofs.Inode) {
 	require.Equal(c.t, n.Xattrs, xattrs(c.t, path), path)
 	switch n.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		c.dir(path, n, uint64(st.Nlink))
+		c.dir(path, n, st.Nlink)
 		return
 	case unix.S_IFREG:
 		require.Equal(c.t, n.Size, st.Size, path)
@@ -102,7 +102,7 @@ func (c *compare) walk(path string, n *erofs.Inode) {
 	case unix.S_IFCHR, unix.S_IFBLK:
 		require.Equal(c.t, [2]uint32{n.Major, n.Minor}, [2]uint32{unix.Major(st.Rdev), unix.Minor(st.Rdev)}, path)
 	}
-	require.Equal(c.t, c.names[n], uint64(st.Nlink), path)
+	require.Equal(c.t, c.names[n], st.Nlink, path)
 }
 
 func (c *compare) dir(path string, n *erofs.Inode, nlink uint64) {

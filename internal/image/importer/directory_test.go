@@ -235,7 +235,7 @@ func TestUnreadableFile(t *testing.T) {
 func pathErrorCase(errno unix.Errno, class fault.Class, text string) error {
 	err := pathError("secret", "read", errno)
 	if fault.ClassOf(err) != class || !strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), text) {
-		return fmt.Errorf("%v is %s: %v", errno, fault.ClassOf(err), err)
+		return fmt.Errorf("%w is %s: %w", errno, fault.ClassOf(err), err)
 	}
 	return nil
 }

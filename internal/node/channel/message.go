@@ -55,11 +55,11 @@ type Call struct {
 	DeadlineMS float64 `json:"deadline_ms"`
 }
 
-// Park and Exit have no fields.
-type (
-	Park struct{}
-	Exit struct{}
-)
+// Park asks the runner to wait for its checkpoint.
+type Park struct{}
+
+// Exit asks the runner to end.
+type Exit struct{}
 
 // typed adds the type tag that the wire wants.
 func typed(name string, v any) ([]byte, error) {

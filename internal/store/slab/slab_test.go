@@ -241,7 +241,7 @@ func TestIndexCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range len(index) {
+	for n := range index {
 		if err := os.WriteFile(filepath.Join(work, "slab"), data, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -106,7 +106,7 @@ func (s *Snapshot) pipValue(key, value string) (string, error) {
 		return s.copy(value)
 	case key == "find-links", key == "index-url", key == "extra-index-url":
 		var kept []string
-		for _, place := range strings.Fields(value) {
+		for place := range strings.FieldsSeq(value) {
 			where, err := s.pipPlace(place)
 			if err != nil {
 				return "", err
