@@ -25,6 +25,7 @@ const childConfig = "LAZYFS_TEST_SERVER"
 type childOptions struct {
 	Dir, ID, Meta, Data string
 	Compat, Hang, Mount bool
+	Loops               bool // as with Linux 6.9 to 6.11: loop devices, and yet a holder
 	Linger              time.Duration
 }
 
@@ -57,6 +58,9 @@ func runChild(config string) error {
 	if err != nil {
 		return err
 	}
+	f.mu.Lock()
+	f.loops = f.loops || c.Loops
+	f.mu.Unlock()
 	fmt.Println("open")
 	over := make(chan struct{})
 	go func() {
@@ -150,7 +154,14 @@ func reading(dir string, img *testImage) <-chan error {
 }
 
 func TestReadersSurviveTheServersDeath(t *testing.T) {
+	for name, loops := range map[string]bool{"files": false, "loop devices": true} {
+		t.Run(name, func(t *testing.T) { survive(t, loops) })
+	}
+}
+
+func survive(t *testing.T, loops bool) {
 	img, c := restartable(t, false)
+	c.Loops = loops
 	first := startChild(t, c)
 	first.expect(t, "open")
 	first.expect(t, "mounted")
@@ -158,6 +169,7 @@ func TestReadersSurviveTheServersDeath(t *testing.T) {
 	first.expect(t, "reading")
 	holder, alive := HolderPID(c.Dir)
 	require.True(t, alive)
+	require.Equal(t, loops, len(loopsOf(t, fuseDir(c.Dir))) > 0)
 	first.kill()
 
 	for range 3 { // each takes the requests of the one before, and dies over them
