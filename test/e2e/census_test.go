@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/nftables"
 	"github.com/stretchr/testify/require"
 	"github.com/zeebo/blake3"
 )
@@ -22,6 +25,9 @@ func (s *site) runDir() string {
 	sum := blake3.Sum256([]byte(s.data))
 	return filepath.Join("/run/brisk", hex.EncodeToString(sum[:6]))
 }
+
+// group is the control group above those of the site's sandboxes.
+func (s *site) group() string { return "/brisk/" + filepath.Base(s.runDir()) }
 
 // serverPID is the process that holds the lock of the site's data directory.
 func (s *site) serverPID(t *testing.T) int {
@@ -42,6 +48,8 @@ type census struct {
 	cgroups   []string
 	sockets   []string // bound below its directories
 	netns     []string // named in its run directory
+	links     []string // its ends of network interfaces
+	tables    []string // of its firewall
 	loops     []string // devices on files of its directories
 	run       []string // all files of its run directory
 	temporary []string // files of its data directory that should not outlive what made them
@@ -51,7 +59,9 @@ type census struct {
 func (c *census) kinds() map[string][]string {
 	return map[string][]string{
 		"process": c.processes, "mount": c.mounts, "cgroup": c.cgroups, "socket": c.sockets,
-		"network namespace": c.netns, "loop device": c.loops, "file in RUN": c.run, "temporary file": c.temporary,
+		"network namespace": c.netns,
+		"network interface": c.links, "firewall table": c.tables, "loop device": c.loops,
+		"file in RUN": c.run, "temporary file": c.temporary,
 	}
 }
 
@@ -85,7 +95,7 @@ func (s *site) census(t *testing.T) *census {
 
 func takeCensus(s *site) (*census, error) {
 	run := s.runDir()
-	group := "/brisk/" + filepath.Base(run)
+	group := s.group()
 	c := &census{}
 	ns := ""
 	if b, err := os.ReadFile(filepath.Join(s.data, "lock")); err == nil {
@@ -120,6 +130,9 @@ func takeCensus(s *site) (*census, error) {
 	}
 	c.loops = loopsBelow(run, s.data)
 	c.netns = below(filepath.Join(run, "netns"))
+	if c.links, c.tables, err = networksOf(filepath.Join(run, "netns")); err != nil {
+		return nil, err
+	}
 	c.run = below(run)
 	if isDir(run) {
 		c.run = append(c.run, run)
@@ -232,6 +245,33 @@ func socketsBelow(dirs ...string) (paths []string, err error) {
 		}
 	}
 	return paths, err
+}
+
+// networksOf lists what package network makes outside of its directory, by the
+// name that it derives from that.
+func networksOf(dir string) (links, tables []string, err error) {
+	sum := sha256.Sum256([]byte(dir))
+	name := hex.EncodeToString(sum[:2])
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, i := range all {
+		if strings.HasPrefix(i.Name, "brisk"+name+"-") {
+			links = append(links, i.Name)
+		}
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return nil, nil, err
+	}
+	known, err := c.ListTables()
+	for _, t := range known {
+		if t.Name == "brisk_"+name {
+			tables = append(tables, t.Name)
+		}
+	}
+	return links, tables, err
 }
 
 func loopsBelow(dirs ...string) (devices []string) {
