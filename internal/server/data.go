@@ -17,26 +17,38 @@ const dataVersion = "brisk data 1\n"
 // prepareData makes the data directory, or makes sure that it is one that this
 // Brisk can use. Precondition: nothing; it runs before the lock is held.
 func prepareData(p Paths) error {
-	b, err := os.ReadFile(filepath.Join(p.Data, "version"))
-	switch {
-	case err == nil && string(b) == dataVersion:
-		return os.Chmod(p.Data, 0o700)
-	case err == nil:
-		return fault.New(fault.Machine, "%s has the format %q, this Brisk knows %q", p.Data, strings.TrimSpace(string(b)), strings.TrimSpace(dataVersion)).
-			WithHint("Use the Brisk that made it, or another directory with --data.")
-	case !errors.Is(err, fs.ErrNotExist):
-		return fault.Wrap(err, "read", filepath.Join(p.Data, "version"))
+	if ours, err := isOurs(p); ours || err != nil {
+		return err
 	}
 	if err := os.MkdirAll(p.Data, 0o700); err != nil {
 		return fault.Wrap(err, "create data directory", p.Data)
 	}
 	if err := refuseForeign(p.Data); err != nil {
+		if ours, _ := isOurs(p); ours { // what is in it is another server's that starts now, too
+			return nil
+		}
 		return err
 	}
 	if err := os.Chmod(p.Data, 0o700); err != nil {
 		return fault.Wrap(err, "close to others", p.Data)
 	}
 	return fault.Wrap(writeVersion(p.Data), "mark data directory", p.Data)
+}
+
+// isOurs reports whether a directory is marked as Brisk's, of this format: it is
+// closed to others then. Another format is an error.
+func isOurs(p Paths) (bool, error) {
+	b, err := os.ReadFile(filepath.Join(p.Data, "version"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, fault.Wrap(err, "read", filepath.Join(p.Data, "version"))
+	case string(b) != dataVersion:
+		return false, fault.New(fault.Machine, "%s has the format %q, this Brisk knows %q", p.Data, strings.TrimSpace(string(b)), strings.TrimSpace(dataVersion)).
+			WithHint("Use the Brisk that made it, or another directory with --data.")
+	}
+	return true, fault.Wrap(os.Chmod(p.Data, 0o700), "close to others", p.Data)
 }
 
 // refuseForeign keeps Brisk from settling in a directory that is somebody's.

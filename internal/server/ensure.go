@@ -68,6 +68,9 @@ func answers(ctx context.Context, p Paths) error {
 // startBackground starts a server that outlives this process, and waits until it
 // has reported.
 func startBackground(ctx context.Context, p Paths, argv []string) error {
+	if err := prepareData(p); err != nil { // not even a log is left in a directory that is somebody's
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(p.outputFile()), 0o700); err != nil {
 		return fault.Wrap(err, "start a server with data in", p.Data)
 	}
