@@ -222,13 +222,24 @@ func (g *Group) Kill(ctx context.Context) error {
 		if len(pids) == 0 {
 			return nil
 		}
-		if err := killAll(ctx, pids); err != nil {
+		n, err := killAll(ctx, pids)
+		if err != nil {
 			return fault.Wrap(err, "kill processes of", "cgroup "+g.path)
+		}
+		if n > 0 {
+			continue
+		}
+		// All of them had gone between two looks, and the group shows it late.
+		select {
+		case <-ctx.Done():
+			return fault.Wrap(ctx.Err(), "kill processes of", "cgroup "+g.path)
+		case <-time.After(time.Millisecond):
 		}
 	}
 }
 
-func killAll(ctx context.Context, pids []int) error {
+// killAll kills processes, waits for their end, and gives how many there were.
+func killAll(ctx context.Context, pids []int) (int, error) {
 	var fds []unix.PollFd
 	defer func() {
 		for _, f := range fds {
@@ -247,19 +258,19 @@ func killAll(ctx context.Context, pids []int) error {
 		one := []unix.PollFd{f}
 		for {
 			if err := ctx.Err(); err != nil {
-				return err
+				return 0, err
 			}
 			// Short, so that a cancelled context is seen.
 			n, err := unix.Poll(one, 100)
 			if err != nil && !errors.Is(err, unix.EINTR) {
-				return err
+				return 0, err
 			}
 			if n > 0 {
 				break
 			}
 		}
 	}
-	return nil
+	return len(fds), nil
 }
 
 // Remove removes the group from all hierarchies; it must hold no process and no

@@ -142,7 +142,7 @@ type signalArgs struct {
 
 // oneLine is the first line of text that says something, shortened.
 func oneLine(text []byte) string {
-	for _, l := range bytes.Split(text, []byte("\n")) {
+	for l := range bytes.SplitSeq(text, []byte("\n")) {
 		if l = bytes.TrimSpace(l); len(l) > 0 {
 			if len(l) > 400 {
 				return fmt.Sprintf("%s...", l[:400])

@@ -146,7 +146,7 @@ func xattrs(path string, h *tar.Header) error {
 	if n, err = unix.Llistxattr(path, b); err != nil {
 		return ignoreUnsupported(err)
 	}
-	for _, name := range strings.Split(strings.TrimSuffix(string(b[:n]), "\x00"), "\x00") {
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(b[:n]), "\x00"), "\x00") {
 		if strings.HasPrefix(name, "trusted.overlay.") && name != "trusted.overlay.opaque" {
 			continue
 		}

@@ -72,8 +72,7 @@ func (s *Sandbox) followRestore(failed <-chan struct{}) {
 		var status uint32
 		err = w.call(context.Background(), methodWait, s.spec.ID, nil, &status)
 		w.close()
-		var no refusal
-		if !errors.As(err, &no) {
+		if _, refused := errors.AsType[refusal](err); !refused {
 			s.finish(status, err)
 			return
 		}

@@ -208,8 +208,7 @@ func makePoints(layer, root string, points []point) error {
 
 func makeAbove(layer, root, path string) error {
 	at := ""
-	parents := strings.Split(strings.Trim(filepath.Dir(path), "/"), "/")
-	for _, c := range parents {
+	for c := range strings.SplitSeq(strings.Trim(filepath.Dir(path), "/"), "/") {
 		at = filepath.Join(at, c)
 		switch err := os.Mkdir(filepath.Join(layer, at), 0o755); {
 		case errors.Is(err, fs.ErrExist):

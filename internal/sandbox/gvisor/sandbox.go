@@ -190,7 +190,7 @@ func (s *Sandbox) judge(status uint32, err error) (sandbox.Exit, error) {
 func (s *Sandbox) lastWords() string {
 	dir := s.r.bundleDir(s.spec.ID)
 	if b, err := os.ReadFile(filepath.Join(dir, "panic.log")); err == nil {
-		for _, l := range strings.Split(string(b), "\n") {
+		for l := range strings.SplitSeq(string(b), "\n") {
 			if strings.HasPrefix(l, "panic:") || strings.HasPrefix(l, "fatal error:") || strings.HasPrefix(l, "runtime:") {
 				return oneLine([]byte(l))
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -74,21 +75,12 @@ func freeRange(seed byte) (netip.Prefix, error) {
 	}
 	for i := range 32 {
 		r := netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 96 + (seed+byte(i))%32, 0, 0}), 16)
-		if !overlapsAny(r, used) {
+		if !slices.ContainsFunc(used, r.Overlaps) {
 			return r, nil
 		}
 	}
 	return netip.Prefix{}, fault.New(fault.Machine, "the host has routes into all of 100.96.0.0/11").
 		WithHint("Name a free range of private addresses for the sandboxes.")
-}
-
-func overlapsAny(p netip.Prefix, l []netip.Prefix) bool {
-	for _, q := range l {
-		if p.Overlaps(q) {
-			return true
-		}
-	}
-	return false
 }
 
 func toPrefix(n *net.IPNet) (netip.Prefix, bool) {

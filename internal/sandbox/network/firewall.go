@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/google/nftables"
@@ -68,7 +69,7 @@ func openFirewall(name, prefix string, sandboxes netip.Prefix, resolvers []netip
 		return nil, noNftables(err)
 	}
 
-	before := nftables.ChainPriorityRef(*nftables.ChainPriorityFilter - 10)
+	before := new(*nftables.ChainPriorityFilter - 10)
 	chain := func(name string, hook *nftables.ChainHook, kind nftables.ChainType, p *nftables.ChainPriority) *nftables.Chain {
 		return c.AddChain(&nftables.Chain{Table: f.table, Name: name, Hooknum: hook, Type: kind, Priority: p})
 	}
@@ -85,7 +86,7 @@ func openFirewall(name, prefix string, sandboxes netip.Prefix, resolvers []netip
 	// A reset for TCP, because the kernel sends few ICMP errors per second, and a
 	// program whose error is not sent waits.
 	refuse := func(on *nftables.Chain, parts ...[]expr.Any) {
-		parts = parts[:len(parts):len(parts)]
+		parts = slices.Clip(parts)
 		rule(on, append(parts, protocolIs(unix.IPPROTO_TCP), []expr.Any{&expr.Reject{Type: rejectReset}})...)
 		rule(on, append(parts, []expr.Any{&expr.Reject{Type: rejectICMPX, Code: rejectPolicy}})...)
 	}

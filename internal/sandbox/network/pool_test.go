@@ -470,13 +470,13 @@ func TestCloseIsFinal(t *testing.T) {
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
 	for range 20 { // more than are in stock
-		if s, err := q.Get(done, Policy{}); err != nil {
+		s, err := q.Get(done, Policy{})
+		if err != nil {
 			if !fault.Is(err, fault.Cancelled) {
 				t.Errorf("cancelled get: got %v", err)
 			}
 			break
-		} else {
-			s.Release()
 		}
+		s.Release()
 	}
 }

@@ -278,7 +278,7 @@ func Traces(t testing.TB, dir, group string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range strings.Split(string(mounts), "\n") {
+	for l := range strings.SplitSeq(string(mounts), "\n") {
 		if strings.Contains(l, dir) {
 			found = append(found, "mount "+l)
 		}

@@ -46,13 +46,13 @@ func (s *suite) upper(f *Fixture) {
 		if len(text) > 20 {
 			text = fmt.Sprintf("%d bytes", len(text))
 		}
-		x := ""
+		var x strings.Builder
 		for k, v := range h.PAXRecords {
 			if n, ok := strings.CutPrefix(k, "SCHILY.xattr."); ok {
-				x += " " + n + "=" + v
+				x.WriteString(" " + n + "=" + v)
 			}
 		}
-		got[h.Name] = fmt.Sprintf("%c %o %d:%d %s%s%s", h.Typeflag, h.Mode, h.Uid, h.Gid, text, h.Linkname, x)
+		got[h.Name] = fmt.Sprintf("%c %o %d:%d %s%s%s", h.Typeflag, h.Mode, h.Uid, h.Gid, text, h.Linkname, x.String())
 		if h.Name == "data/created" && !h.ModTime.Equal(time.Unix(1e9, 5e8)) {
 			t.Errorf("time of created: got %v", h.ModTime)
 		}
