@@ -25,7 +25,7 @@ def draw(secret: str):
     seen.append(secret)
     return {
         "random": random.random(), "urandom": os.urandom(8).hex(), "uuid": str(uuid.uuid4()), "system": random.SystemRandom().random(),
-        "set": hash("a string"), "instance": os.environ["BRISK_INSTANCE_ID"], "app": os.environ["BRISK_APP"],
+        "instance": os.environ["BRISK_INSTANCE_ID"], "app": os.environ["BRISK_APP"],
         "function": os.environ["BRISK_FUNCTION"], "workspace": os.environ["BRISK_WORKSPACE"], "time": time.time(),
         "loaded": loaded, "before": before, "monotonic": time.monotonic() >= 0, "hostname": os.uname().nodename, "pid": os.getpid(),
     }
