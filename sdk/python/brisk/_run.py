@@ -221,7 +221,7 @@ def _uncaught(exc: Exception, in_entrypoint: bool) -> Stop:
         # The last line of a remote traceback says the same as a RemoteError's message.
         said = isinstance(exc, exception.RemoteError) and remote.endswith(exc.message)
         if exc.hint or not said:
-            parts.append(f"brisk: {exc.hint if said else exc}")
+            parts.append(f"brisk: {exc.hint if said else _without_output(exc)}")
         message, hint = exc.message, exc.hint
     else:
         last = "".join(traceback.format_exception_only(type(exc), exc)).rstrip("\n")
@@ -241,6 +241,14 @@ def _failed_step(exc: exception.BuildError) -> str:
     left_out = [f"... {len(lines) - _LOG_LINES} lines before ..."] if len(lines) > _LOG_LINES else []
     shown = [f"  | {line}" for line in left_out + lines[-_LOG_LINES:]]
     return "\n".join([f"brisk: this step of the image failed: {exc.step}", *shown])
+
+
+def _without_output(exc: exception.Error) -> str:
+    """The error as text. That of a step repeats the end of the output, for those who have not just seen it."""
+    if not isinstance(exc, exception.BuildError) or not exc.log:
+        return str(exc)
+    message = exc.message.split("; the end of its output:\n", 1)[0]
+    return f"{message}\n{exc.hint}" if exc.hint else message
 
 
 def _local_traceback(exc: BaseException) -> str:

@@ -529,11 +529,12 @@ def f():
 
 
 def test_build_failure(project: Project, server: FakeServer) -> None:
+    failed = "step 2 of 2, pip install nonsense: it failed with exit code 1"
     frames = [
         frame("step", index=1, total=2, text="debian_slim bookworm", cached=True),
         frame("step", index=2, total=2, text="pip install nonsense", cached=False),
         frame("log", "".join(f"line {n}\n" for n in range(100)).encode()),
-        frame("error", error={"class": "build_failed", "message": "build the image: exit status 1", "hint": ""}),
+        frame("error", error={"class": "build_failed", "message": failed + "; the end of its output:\nline 98\nline 99"}),
     ]
     server.replace["POST .*/images/build"] = lambda _: Reply(stream=frames)
     project.write("m.py", HEAD + "@app.function()\ndef f(): pass\n")
@@ -545,7 +546,7 @@ def test_build_failure(project: Project, server: FakeServer) -> None:
         "brisk: this step of the image failed: pip install nonsense",
         "  | ... 70 lines before ...",
     ]
-    assert lines[-2:] == ["  | line 99", "brisk: build the image: exit status 1"]
+    assert lines[-2:] == ["  | line 99", f"brisk: {failed}"], "the output is shown once"
 
 
 @pytest.mark.parametrize(
