@@ -534,7 +534,9 @@ def test_build_failure(project: Project, server: FakeServer) -> None:
         frame("step", index=1, total=2, text="debian_slim bookworm", cached=True),
         frame("step", index=2, total=2, text="pip install nonsense", cached=False),
         frame("log", "".join(f"line {n}\n" for n in range(100)).encode()),
-        frame("error", error={"class": "build_failed", "message": failed + "; the end of its output:\nline 98\nline 99"}),
+        frame(
+            "error", error={"class": "build_failed", "message": failed + "; the end of its output:\nline 98\nline 99"}
+        ),
     ]
     server.replace["POST .*/images/build"] = lambda _: Reply(stream=frames)
     project.write("m.py", HEAD + "@app.function()\ndef f(): pass\n")
