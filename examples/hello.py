@@ -1,4 +1,4 @@
-"""The smallest function: `brisk run examples/hello.py -- --name you`."""
+"""The smallest function: `brisk run examples/hello.py --name you`."""
 
 import os
 import platform

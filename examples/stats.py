@@ -1,4 +1,4 @@
-"""A function that needs a package: `brisk run examples/stats.py -- --values 1 --values 2.5`.
+"""A function that needs a package: `brisk run examples/stats.py --n 20`.
 
 The import of numpy is at the top of the module: it happens once, before the snapshot that later containers start from.
 """
@@ -15,10 +15,10 @@ with image.imports():
 
 
 @app.function(image=image)
-def mean(values: List[float]) -> float:
-    return float(np.mean(values))
+def mean(xs: List[float]) -> float:
+    return float(np.mean(xs))
 
 
 @app.local_entrypoint()
-def main(values: List[float] = [3, 1, 4, 1, 5, 9]) -> None:  # noqa: B006
-    print(f"The mean of {values} is {mean.remote(values):g}")
+def main(n: int = 10) -> None:
+    print(mean.remote(list(range(n))))

@@ -39,14 +39,20 @@ type bundle struct {
 }
 
 // keepBundle copies the bundle of the one sandbox that the server has created beforehand.
-func keepBundle(s *drive.Server, dir string) (bundle, error) {
+func keepBundle(s *drive.Server, function, dir string) (bundle, error) {
 	found, err := filepath.Glob(filepath.Join(s.Paths.Run, "runsc", "bundles", "i-*", "config.json"))
 	if err != nil || len(found) != 1 {
 		return bundle{}, fmt.Errorf("%d created sandboxes, want 1 (%v)", len(found), err)
 	}
-	images, err := filepath.Glob(filepath.Join(s.Paths.Run, "images", "*"))
-	if err != nil || len(images) != 1 {
-		return bundle{}, fmt.Errorf("%d mounted images, want 1 (%v)", len(images), err)
+	var f struct {
+		Image string `json:"image"`
+	}
+	definition, err := os.ReadFile(filepath.Join(s.Paths.Data, "functions", function+".json"))
+	if err == nil {
+		err = json.Unmarshal(definition, &f)
+	}
+	if err != nil {
+		return bundle{}, err
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return bundle{}, err
@@ -60,12 +66,15 @@ func keepBundle(s *drive.Server, dir string) (bundle, error) {
 			return bundle{}, fmt.Errorf("keep the mount points: %w: %s", err, out)
 		}
 	}
-	return bundle{dir: dir, image: images[0]}, nil
+	return bundle{dir: dir, image: filepath.Join(s.Paths.Run, "images", f.Image)}, nil
 }
 
 // newBare makes the rival's bundle out of one of Brisk's. close frees it.
 func newBare(s *drive.Server, runsc string, kept bundle, function, dir string, input []byte) (*bare, error) {
 	b := &bare{runsc: runsc, snapshot: filepath.Join(s.Paths.Data, "snapshots", function, "image"), dir: dir, pid: s.PID(), input: input}
+	if err := os.RemoveAll(dir); err != nil { // of a run that was killed
+		return nil, err
+	}
 	raw, err := os.ReadFile(filepath.Join(kept.dir, "config.json"))
 	if err != nil {
 		return nil, err
@@ -159,9 +168,13 @@ func (b *bare) call(ctx context.Context) (ms float64, result []byte, err error) 
 	defer l.Close()
 	start := time.Now()
 	restore := b.command(ctx, "restore", "--detach", "--image-path="+b.snapshot, "--bundle="+b.dir, id)
-	var said strings.Builder
-	restore.Stderr = &said
-	// With files as standard streams: a pipe would keep Wait waiting for the sandbox.
+	// A file, since the sandbox inherits it: Wait would wait for a pipe to be closed.
+	said, err := os.Create(filepath.Join(b.dir, "stderr"))
+	if err != nil {
+		return 0, nil, err
+	}
+	defer said.Close()
+	restore.Stderr = said
 	if err := restore.Start(); err != nil {
 		return 0, nil, err
 	}
@@ -180,7 +193,7 @@ func (b *bare) call(ctx context.Context) (ms float64, result []byte, err error) 
 	}()
 	conn, _, err := l.Accept(ctx)
 	if err != nil {
-		return 0, nil, fmt.Errorf("bare restore: %w: %s", err, said.String())
+		return 0, nil, fmt.Errorf("bare restore: %w: %s", err, b.said())
 	}
 	defer conn.Close()
 	deadline, _ := ctx.Deadline()
@@ -196,9 +209,15 @@ func (b *bare) call(ctx context.Context) (ms float64, result []byte, err error) 
 		err = fmt.Errorf("bare restore: %s: %+v", m.Type, m.Error)
 	}
 	if rerr := <-ended; rerr != nil && err == nil {
-		err = fmt.Errorf("runsc restore: %w: %s", rerr, said.String())
+		err = fmt.Errorf("runsc restore: %w: %s", rerr, b.said())
 	}
 	return ms, m.Payload, err
+}
+
+// said is what the last runsc said on standard error.
+func (b *bare) said() string {
+	out, _ := os.ReadFile(filepath.Join(b.dir, "stderr"))
+	return string(out)
 }
 
 func env(list []string) map[string]string {

@@ -178,7 +178,7 @@ func (c *benchCase) bareRival(ctx context.Context, o options, s *drive.Server, f
 		if err := s.Settle(ctx, 1); err != nil {
 			return nil, err
 		}
-		if c.kept, err = keepBundle(s, filepath.Join(o.data, "bare-bundle")); err != nil {
+		if c.kept, err = keepBundle(s, function, filepath.Join(o.data, "bare-bundle")); err != nil {
 			return nil, err
 		}
 	}

@@ -36,6 +36,9 @@ func Up(ctx context.Context, brisk, data string, pool int) (*Server, error) {
 	}
 	s := &Server{Paths: paths, cmd: exec.Command(brisk, "up", "--data", data, fmt.Sprintf("--pool=%d", pool))}
 	s.cmd.Stderr = &s.stderr
+	if out, err := exec.CommandContext(ctx, brisk, "down", "--data", data).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("end an earlier server: %w: %s", err, out)
+	}
 	start := time.Now()
 	if err := s.cmd.Start(); err != nil {
 		return nil, err

@@ -66,7 +66,8 @@ func (a *app) becomePython(python string, words []string) error {
 		path += string(os.PathListSeparator) + old
 	}
 	env := setenv(os.Environ(), map[string]string{"PYTHONPATH": path, "BRISK_SOCKET": p.Socket(), "BRISK_WORKSPACE": a.workspace})
-	argv := append([]string{python, "-m", "brisk"}, words...)
+	// By its path: with -m, a file of the working directory could take its place.
+	argv := append([]string{python, dir}, words...)
 	return fault.Wrap(syscall.Exec(python, argv, env), "execute", python)
 }
 

@@ -143,8 +143,9 @@ func (n *Node) functionSpec(ctx context.Context, i *Instance) (sandbox.Spec, err
 		return sandbox.Spec{}, err
 	}
 	return sandbox.Spec{
-		Args: []string{"python3", "-m", "brisk._runner"},
-		Env:  i.Image.env(f.Spec.Env, "PYTHONPATH="+sdkTarget, "PYTHONDONTWRITEBYTECODE=1"),
+		// By its path: with -m, a file of the user's in the working directory could take its place.
+		Args: []string{"python3", sdkTarget + "/brisk/_runner.py"},
+		Env:  i.Image.env(user, f.Spec.Env, "PYTHONPATH="+sdkTarget, "PYTHONDONTWRITEBYTECODE=1"),
 		Cwd:  i.Image.workdir(""),
 		UID:  user.uid, GID: user.gid, Groups: user.groups,
 		Mounts: []sandbox.Mount{

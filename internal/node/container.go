@@ -52,7 +52,7 @@ func (n *Node) StartContainer(ctx context.Context, c ContainerSpec, sink Sink) (
 		return nil, err
 	}
 	spec := sandbox.Spec{
-		Args: args, Env: k.Image.env(c.Env), Cwd: k.Image.workdir(c.Workdir),
+		Args: args, Env: k.Image.env(user, c.Env), Cwd: k.Image.workdir(c.Workdir),
 		UID: user.uid, GID: user.gid, Groups: user.groups, Limits: c.Limits, Stdin: c.Stdin,
 	}
 	if k.box, err = n.newBox(ctx, k.ID, spec, c.BlockNetwork, c.Allow, k.Image); err != nil {

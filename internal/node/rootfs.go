@@ -121,13 +121,13 @@ const DefaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 
 // env is the image's environment, then what is fixed, then the user's; sorted,
 // since it is part of a sandbox's shape.
-func (r *Rootfs) env(user map[string]string, fixed ...string) []string {
+func (r *Rootfs) env(a account, user map[string]string, fixed ...string) []string {
 	m := map[string]string{}
 	set := func(kv string) {
 		k, v, _ := strings.Cut(kv, "=")
 		m[k] = v
 	}
-	for _, kv := range append([]string{DefaultPath, "HOME=/root", "LANG=C.UTF-8"}, r.root.img.Config().Env...) {
+	for _, kv := range append([]string{DefaultPath, "HOME=" + a.home, "LANG=C.UTF-8"}, r.root.img.Config().Env...) {
 		set(kv)
 	}
 	maps.Copy(m, user)
@@ -164,6 +164,7 @@ func (r *Rootfs) workdir(asked string) string {
 type account struct {
 	uid, gid uint32
 	groups   []uint32
+	home     string
 }
 
 // user resolves "name", "uid", "name:group", "uid:gid", or the image's own default,
@@ -173,10 +174,10 @@ func (r *Rootfs) user(asked string) (account, error) {
 		asked = r.root.img.Config().User
 	}
 	if asked == "" {
-		return account{}, nil
+		asked = "0"
 	}
 	name, group, hasGroup := strings.Cut(asked, ":")
-	var a account
+	a := account{home: "/"}
 	entry, err := r.lookup("etc/passwd", name, 2)
 	if err != nil {
 		return a, err
@@ -189,8 +190,14 @@ func (r *Rootfs) user(asked string) (account, error) {
 			return a, fault.New(fault.Invalid, "user %q: the image's /etc/passwd is malformed", asked)
 		}
 		a.uid, a.gid = uint32(uid), uint32(gid)
+		if len(entry) > 5 && entry[5] != "" {
+			a.home = entry[5]
+		}
 	case err == nil:
 		a.uid = uint32(id)
+		if id == 0 {
+			a.home = "/root"
+		}
 	default:
 		return a, fault.New(fault.Invalid, "user %q is not in the image's /etc/passwd", name)
 	}

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         use_relay(Relay(sys.stderr if as_json else None))
         module = load(path)
         target = choose(module, name, path)
-        _run(target, options, f"brisk run {path}::{target.name} --", as_json)
+        _run(target, options, f"brisk run {path}::{target.name}", as_json)
         sys.stdout.flush()
         return 0
     except Stop as stop:
