@@ -190,7 +190,8 @@ func (s *site) refused(t *testing.T, code int, args ...string) complaint {
 	var e struct {
 		Error complaint `json:"error"`
 	}
-	require.NoError(t, json.Unmarshal([]byte(r.err), &e), "%s", r)
+	lines := strings.Split(strings.TrimSpace(r.err), "\n") // those before tell of progress
+	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &e), "%s", r)
 	return e.Error
 }
 
