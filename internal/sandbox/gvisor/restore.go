@@ -34,18 +34,68 @@ func (s *Sandbox) Restore(ctx context.Context, dir string) error {
 		return s.failed("restore", err)
 	}
 	defer c.close()
-	followed := make(chan struct{})
-	stop := make(chan struct{})
-	go func() {
-		defer close(followed)
-		s.followRestore(stop)
-	}()
 	s.begun()
+	early := s.askEarly()
 	if err := c.call(ctx, methodRestore, restoreArgs{HavePagesFile: true}, files, nil); err != nil {
-		close(stop)
+		s.finish(0, err)
 		return s.restoreFailed(err)
 	}
+	go func() {
+		status, err := s.ask(context.Background())
+		if err != nil {
+			if e := <-early; e.err == nil {
+				status, err = e.status, nil
+			}
+		}
+		s.finish(status, err)
+	}()
 	return nil
+}
+
+// answer is what the sentry says about the end of the first process.
+type answer struct {
+	status uint32
+	err    error
+}
+
+// ask asks for the exit status on a connection of its own.
+func (s *Sandbox) ask(ctx context.Context) (status uint32, err error) {
+	w, err := s.dial(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer w.close()
+	err = w.call(ctx, methodWait, s.spec.ID, nil, &status)
+	return status, err
+}
+
+// askEarly asks while a restore runs. The sentry replaces its control server then:
+// who asks the old one may be cut off, without an answer, by the end of the sentry,
+// and who asks the new one comes too late for a process that ends at once. Restore
+// does both. Until the restore has begun the question is refused ("not started").
+func (s *Sandbox) askEarly() <-chan answer {
+	got := make(chan answer, 1)
+	go func() {
+		for {
+			status, err := s.ask(context.Background())
+			if _, refused := errors.AsType[refusal](err); refused && !s.isEnded() {
+				time.Sleep(pause)
+				continue
+			}
+			got <- answer{status, err}
+			return
+		}
+	}()
+	return got
+}
+
+func (s *Sandbox) isEnded() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // restoreFailed classes the error of a restore. A sentry that meets an incomplete
@@ -56,33 +106,6 @@ func (s *Sandbox) restoreFailed(err error) error {
 		return &fault.Error{Class: fault.Corrupt, Err: err}
 	}
 	return err
-}
-
-// followRestore is follow for a restore. The sentry replaces its control server
-// while it restores, and closes idle connections: the question for the exit status
-// has to be on its way when that happens. Until the restore has begun it is refused
-// ("not started"), so it is asked again.
-func (s *Sandbox) followRestore(failed <-chan struct{}) {
-	for {
-		w, err := s.dial(context.Background())
-		if err != nil {
-			s.finish(0, err)
-			return
-		}
-		var status uint32
-		err = w.call(context.Background(), methodWait, s.spec.ID, nil, &status)
-		w.close()
-		if _, refused := errors.AsType[refusal](err); !refused {
-			s.finish(status, err)
-			return
-		}
-		select {
-		case <-failed:
-			s.finish(0, err)
-			return
-		case <-time.After(pause):
-		}
-	}
 }
 
 // openCheckpoint opens the files of a checkpoint, in order.

@@ -103,11 +103,19 @@ func (r *Runtime) execCreate(ctx context.Context, s sandbox.Spec) error {
 
 // explain makes one line of what runsc has logged about a failure.
 func (r *Runtime) explain(id, op string, err error) error {
+	if r.group(id).OOMKills() > 0 {
+		return memoryTooSmall(id, op)
+	}
 	text := loggedError(filepath.Join(r.bundleDir(id), "runsc.log"))
 	if text == "" {
 		return fault.Wrap(err, op, "sandbox "+id)
 	}
 	return &fault.Error{Class: classify(text), Op: op, Object: "sandbox " + id, Err: fault.New(classify(text), "%s", text)}
+}
+
+func memoryTooSmall(id, op string) error {
+	return fault.New(fault.Exhausted, "%s sandbox %s: its memory limit is too small even for the sandbox itself", op, id).
+		WithHint("Raise the memory limit.")
 }
 
 // loggedError is the first error in runsc's log, a sequence of JSON objects from

@@ -211,8 +211,7 @@ func (s *Sandbox) failed(op string, err error) error {
 	case gone(err):
 		_, why := s.judge(0, err)
 		if s.r.group(s.spec.ID).OOMKills() > 0 {
-			return fault.New(fault.Exhausted, "%s %s: its memory limit is too small", op, s.what()).
-				WithHint("Raise the memory limit.")
+			return memoryTooSmall(s.spec.ID, op)
 		}
 		if why == nil {
 			why = err

@@ -25,6 +25,21 @@ func (s *suite) memory(f *Fixture) {
 	if u, err := sb.Usage(); err != nil || u.MemoryMax < 100<<20 || u.MemoryMax > 300<<20 {
 		t.Errorf("most memory used: got %+v, %v; want 100 to 300 MiB", u, err)
 	}
+	// A limit that leaves nothing for the code is named as the cause.
+	spec = f.Spec("exit", "0")
+	spec.Limits.Memory = 4 << 20
+	if sb, err := f.RT.Create(Context(t), spec); err == nil {
+		if err := sb.Start(Context(t)); err == nil {
+			if e := f.Wait(sb); !e.OOMKilled {
+				t.Errorf("with 4 MiB: got %+v, want an OOM kill", e)
+			}
+		} else if !fault.Is(err, fault.Exhausted) {
+			t.Errorf("start with 4 MiB: got %v (%s), want exhausted", err, fault.ClassOf(err))
+		}
+		f.Destroy(sb)
+	} else if !fault.Is(err, fault.Exhausted) {
+		t.Errorf("create with 4 MiB: got %v (%s), want exhausted", err, fault.ClassOf(err))
+	}
 	// Files in the root's overlay are memory too.
 	spec = f.Spec("fill", "/big", "400")
 	spec.Limits.Memory = 200 << 20

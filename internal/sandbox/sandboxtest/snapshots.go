@@ -133,6 +133,38 @@ func (s *suite) manyRestores(f *Fixture) {
 	wg.Wait()
 }
 
+// restoredAndGone: the status of a process that ends as soon as it is restored.
+func (s *suite) restoredAndGone(f *Fixture) {
+	t := f.T
+	spec := func(dir string) (sandbox.Spec, *Output) {
+		spec, out := f.piped(f.Spec("until", "/opt/dir/now"))
+		spec.Mounts = []sandbox.Mount{{Source: dir, Target: "/opt/dir", ReadOnly: true}}
+		return spec, out
+	}
+	first, out := spec(t.TempDir())
+	sb := f.Start(first)
+	out.await(t, "ready")
+	dir := filepath.Join(t.TempDir(), "checkpoint")
+	if err := sb.Checkpoint(Context(t), dir); err != nil {
+		t.Fatalf("checkpoint: %v", err)
+	}
+	now := t.TempDir()
+	if err := os.WriteFile(filepath.Join(now, "now"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		again, _ := spec(now)
+		sb := f.Create(again)
+		if err := sb.Restore(Context(t), dir); err != nil {
+			t.Fatalf("restore: %v", err)
+		}
+		if e := f.Wait(sb); e != (sandbox.Exit{Code: 9}) {
+			t.Errorf("got %+v, want 9", e)
+		}
+		f.Destroy(sb)
+	}
+}
+
 func (s *suite) brokenCheckpoints(f *Fixture) {
 	t := f.T
 	good := f.checkpoint(nil)

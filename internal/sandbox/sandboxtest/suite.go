@@ -53,6 +53,7 @@ func Run(t *testing.T, c Config) {
 	}{
 		{"CheckpointRestore", (*suite).checkpointRestore},
 		{"ManyRestores", (*suite).manyRestores},
+		{"RestoredAndGone", (*suite).restoredAndGone},
 		{"BrokenCheckpoints", (*suite).brokenCheckpoints},
 		{"CheckpointFails", (*suite).checkpointFails},
 	} {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
@@ -49,7 +50,12 @@ func Main(m *testing.M) {
 				os.Exit(1)
 			}
 		}
-		os.Exit(m.Run())
+		code := m.Run()
+		if err := goleak.Find(); err != nil && code == 0 {
+			fmt.Fprintln(os.Stderr, "left running:", err)
+			code = 1
+		}
+		os.Exit(code)
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr

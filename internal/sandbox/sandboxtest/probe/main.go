@@ -100,6 +100,14 @@ func do(args []string) (string, error) {
 		return strconv.Itoa(count), nil
 	case "sleep":
 		time.Sleep(time.Hour)
+	case "until": // a file is there; then it exits with 9
+		fmt.Println("ready")
+		for {
+			if _, err := os.Stat(arg(1)); err == nil {
+				os.Exit(9)
+			}
+			time.Sleep(time.Millisecond)
+		}
 	case "trap":
 		c := make(chan os.Signal, 1)
 		signal.Notify(c, syscall.SIGTERM)
