@@ -20,9 +20,11 @@ import (
 
 // The scripts of steps. Their lists are arguments, so that nothing in them is
 // ever read by a shell; the commands of a run step are shell by definition.
+// Without the error mode, apt goes on without the lists that it could not fetch, and
+// blames the packages.
 const (
 	aptScript = `set -e
-apt-get update
+apt-get update -o APT::Update::Error-Mode=any
 apt-get install -y --no-install-recommends -o Dpkg::Use-Pty=0 -- "$@"`
 
 	runScript = `set -e
