@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sort"
@@ -95,6 +96,25 @@ func (g *Group) dirs() []string {
 func (g *Group) Has(controller, name string) bool {
 	_, err := os.Stat(filepath.Join(g.dir(controller), name))
 	return err == nil
+}
+
+// CPUPeriod is the period of CPU quotas in microseconds: the kernel's default.
+const CPUPeriod = 100_000
+
+// SetCPU changes how many microseconds of CPU the group may use in each
+// CPUPeriod; 0 lifts the limit. A group without the controller is NotFound.
+func (g *Group) SetCPU(quota int64) error {
+	file, text := "cpu.cfs_quota_us", strconv.FormatInt(quota, 10)
+	switch {
+	case g.tree.unified && quota == 0:
+		file, text = "cpu.max", fmt.Sprintf("max %d", CPUPeriod)
+	case g.tree.unified:
+		file, text = "cpu.max", fmt.Sprintf("%d %d", quota, CPUPeriod)
+	case quota == 0:
+		text = "-1"
+	}
+	err := os.WriteFile(filepath.Join(g.dir("cpu"), file), []byte(text), 0)
+	return fault.Wrap(err, "set the CPU quota of", "control group "+g.path)
 }
 
 // Exists reports whether any hierarchy has the group.

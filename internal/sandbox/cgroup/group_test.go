@@ -170,3 +170,32 @@ func TestKillAndRemove(t *testing.T) {
 		t.Error("the group is still there")
 	}
 }
+
+func TestSetCPU(t *testing.T) {
+	for _, c := range []struct {
+		unified bool
+		file    string
+		quota   int64
+		want    string
+	}{
+		{false, "cpu/brisk/a/cpu.cfs_quota_us", 50_000, "50000"},
+		{false, "cpu/brisk/a/cpu.cfs_quota_us", 0, "-1"},
+		{true, "brisk/a/cpu.max", 50_000, "50000 100000"},
+		{true, "brisk/a/cpu.max", 0, "max 100000"},
+	} {
+		root := t.TempDir()
+		path := filepath.Join(root, c.file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := At(root, c.unified).Group("/brisk/a").SetCPU(c.quota); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := os.ReadFile(path); string(got) != c.want {
+			t.Errorf("%s with quota %d: %q, want %q", c.file, c.quota, got, c.want)
+		}
+	}
+}

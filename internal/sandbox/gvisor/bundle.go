@@ -10,6 +10,7 @@ import (
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/sandbox"
+	"brisk.dev/brisk/internal/sandbox/cgroup"
 )
 
 // capabilities are those of a container of Docker's, without raw sockets.
@@ -21,8 +22,6 @@ var capabilities = []string{
 const (
 	// openFiles is RLIMIT_NOFILE inside.
 	openFiles = 1 << 16
-	// cpuPeriod is the kernel's default period of a CPU quota, in microseconds.
-	cpuPeriod = 100_000
 	// hostTasks is what a sandbox needs of the host's tasks besides one for each
 	// process and thread inside: the sentry's and gofer's threads, and the threads
 	// that systrap keeps for each address space.
@@ -84,8 +83,7 @@ func (r *Runtime) bundle(s sandbox.Spec, root string) *specs.Spec {
 func (r *Runtime) resources(l sandbox.Limits) *specs.LinuxResources {
 	res := &specs.LinuxResources{}
 	if l.CPU > 0 {
-		quota, period := int64(math.Ceil(l.CPU*cpuPeriod)), uint64(cpuPeriod)
-		quota = max(quota, 1000) // the kernel's minimum
+		quota, period := cpuQuota(l), uint64(cgroup.CPUPeriod)
 		res.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
 	}
 	if l.Memory > 0 {
@@ -103,6 +101,11 @@ func (r *Runtime) resources(l sandbox.Limits) *specs.LinuxResources {
 		res.Pids = &specs.LinuxPids{Limit: &n}
 	}
 	return res
+}
+
+// cpuQuota is a limit in microseconds per cgroup.CPUPeriod, at least the kernel's minimum.
+func cpuQuota(l sandbox.Limits) int64 {
+	return max(int64(math.Ceil(l.CPU*cgroup.CPUPeriod)), 1000)
 }
 
 // writeBundle makes the bundle's directory with its config.json.

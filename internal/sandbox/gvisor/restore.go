@@ -49,7 +49,7 @@ func (s *Sandbox) Restore(ctx context.Context, dir string) error {
 		}
 		s.finish(status, err)
 	}()
-	return nil
+	return s.limitCPU()
 }
 
 // answer is what the sentry says about the end of the first process.
