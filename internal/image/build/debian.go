@@ -42,8 +42,12 @@ const (
 	bootstrapTimeout = 30 * time.Minute
 )
 
+// mountPoints are where a function's instance mounts things (docs/design/architecture.md):
+// an image that has them is mounted as it is, without a layer that adds them.
+var mountPoints = []string{"/run/brisk", "/opt/brisk/sdk", "/opt/brisk/code"}
+
 func (b *Builder) baseKey(workspace string, rel release) store.Digest {
-	return workKey("debian", workspace, rel.suite, debianPackages, debianExcludes)
+	return workKey("debian", workspace, rel.suite, debianPackages, debianExcludes, strings.Join(mountPoints, " "))
 }
 
 // debian makes an image of a Debian with Python.
@@ -219,6 +223,17 @@ func furnish(ctx context.Context, t *image.Tree, adder *image.Adder, rel release
 	} {
 		if err := replace(name, content); err != nil {
 			return err
+		}
+	}
+	for _, name := range mountPoints {
+		at := t.Root
+		for _, part := range strings.Split(name, "/")[1:] {
+			if at.Children[part] == nil {
+				d := image.NewDir(part)
+				d.MtimeS = rel.date.Unix()
+				at.Put(d)
+			}
+			at = at.Children[part]
 		}
 	}
 	for _, name := range []string{"/etc/apt/apt.conf.d/99mmdebstrap", "/etc/dpkg/dpkg.cfg.d/99mmdebstrap"} {
