@@ -250,8 +250,13 @@ func (i *Instance) gone(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), exitDeadline)
 	defer cancel()
 	exit, werr := i.box.sandbox.Wait(ctx)
-	if werr != nil {
+	switch {
+	case ctx.Err() != nil:
 		return fault.New(fault.Interrupted, "the connection to the function's process broke: %v", err)
+	case fault.Is(werr, fault.Exhausted):
+		return werr
+	case werr != nil:
+		return fault.New(fault.Interrupted, "the call was cut short: %w", werr)
 	}
 	i.box.output.Drain()
 	return i.box.explainExit(exit)
