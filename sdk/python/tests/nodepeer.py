@@ -73,10 +73,11 @@ class Peer:
         self.listener.listen()
 
     def unlisten(self) -> None:
-        if self.listener is not None:
-            self.listener.close()
-            os.unlink(self.path)
-            self.listener = None
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.close()
+            # Whoever drives the call and whoever reads its output both close.
+            Path(self.path).unlink(missing_ok=True)
 
     def accept(self) -> dict[str, Any]:
         assert self.listener is not None
