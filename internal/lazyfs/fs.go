@@ -146,7 +146,7 @@ func (f *FS) begin(ctx context.Context) error {
 		return nil
 	}
 	if f.keeper, err = startHolder(ctx, f.o, dev.fd); err != nil {
-		detachAll(f.o.Dir)
+		_ = detachAll(f.o.Dir) // the error above is the one that matters
 		dev.close()
 	}
 	return err
@@ -185,7 +185,7 @@ func (f *FS) recover(points []string) {
 			continue // not ours
 		}
 		if slices.Contains(points, imagePath(f.o.Dir, id)) {
-			f.files.use(id, nil)
+			_, _ = f.files.use(id, nil) // by the mount; it is known since the line above
 			f.mounts[id] = &mount{file: file, ready: closedChannel, unused: time.Now()}
 		}
 	}

@@ -123,11 +123,11 @@ func receiveDevice(conn *net.UnixConn) (fd int, greeting string, err error) {
 	}
 	messages, err := unix.ParseSocketControlMessage(rights[:k])
 	if err != nil || len(messages) == 0 {
-		return -1, string(buf[:n]), nil
+		return -1, string(buf[:n]), nil //nolint:nilerr // the greeting says why there is none
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
-		return -1, string(buf[:n]), nil
+		return -1, string(buf[:n]), nil //nolint:nilerr // as above
 	}
 	return fds[0], string(buf[:n]), nil
 }
@@ -151,13 +151,13 @@ func peer(conn *net.UnixConn) (pidfd int, err error) {
 // watch waits for the end of the connection; a holder never sends a second packet.
 func (k *keeper) watch() {
 	k.conn.SetReadDeadline(time.Time{})
-	k.conn.Read(make([]byte, 1))
+	_, _ = k.conn.Read(make([]byte, 1)) // whatever it gives, it is the end
 	close(k.lost)
 }
 
 // dismiss tells the holder to go and waits for its end.
 func (k *keeper) dismiss() error {
-	k.conn.Write([]byte(bye))
+	_, _ = k.conn.Write([]byte(bye)) // a holder that cannot hear it is ended below
 	err := waitProcess(k.pidfd, patience)
 	if err != nil {
 		err = endProcess(k.pidfd, unix.SIGKILL)

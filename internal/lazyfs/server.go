@@ -81,7 +81,7 @@ func (s *server) answer(r request) {
 		if p := recover(); p != nil {
 			s.log.say(slog.LevelError, "", "panic", "lazyfs: a request panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			if !replied {
-				s.dev.fail(r.unique, unix.EIO)
+				_ = s.dev.fail(r.unique, unix.EIO) // fails only when the device is gone, and the asker with it
 			}
 		}
 	}()

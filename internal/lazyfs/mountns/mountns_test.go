@@ -92,7 +92,7 @@ func start(t *testing.T, r, dir, work string) (*exec.Cmd, map[string]string) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err, line)
 	report := map[string]string{}
-	for _, field := range strings.Fields(line) {
+	for field := range strings.FieldsSeq(line) {
 		k, v, ok := strings.Cut(field, "=")
 		require.True(t, ok, line)
 		report[k] = v
