@@ -106,7 +106,7 @@ def test_wrong_options(project: Project) -> None:
     project.write("m.py", HEAD + "@app.function()\ndef f(n: int):\n    'Does it.'\n    return n\n")
     ended = project.run("m.py", "--", "--n", "x")
     assert ended.code == 2
-    assert "usage: brisk run m.py::f -- [-h] --n INT\n" in ended.err
+    assert "usage: brisk run m.py::f [-h] --n INT\n" in ended.err
     assert "argument --n: invalid int value: 'x'" in ended.err
     ended = project.run("m.py", "--", "--m", "1")
     assert ended.code == 2
