@@ -44,5 +44,7 @@ PYTHON
   "$brisk" down --data "$work/data" 9>&-
   (cd "$work/data" && rm -rf blobs calls code functions log scratch sdk snapshots)
   mv -T "$work/data" "$seed"
+  find "$home" -mindepth 1 -maxdepth 1 -type d -mtime +2 -exec rm -rf {} + # of builders of the past
 fi
+touch "$seed"
 printf '%s\n' "$seed"
