@@ -42,7 +42,7 @@ type bundle struct {
 func keepBundle(s *drive.Server, function, dir string) (bundle, error) {
 	found, err := filepath.Glob(filepath.Join(s.Paths.Run, "runsc", "bundles", "i-*", "config.json"))
 	if err != nil || len(found) != 1 {
-		return bundle{}, fmt.Errorf("%d created sandboxes, want 1 (%v)", len(found), err)
+		return bundle{}, fmt.Errorf("%d created sandboxes, want 1 (%v)", len(found), err) //nolint:errorlint // there may be none
 	}
 	var f struct {
 		Image string `json:"image"`

@@ -142,7 +142,7 @@ func (c *benchCase) withPool(ctx context.Context, o options, pool int) (rows []r
 	}
 	calls, err := s.Client.Calls(ctx, 1)
 	if err != nil || len(calls) != 1 {
-		return nil, fmt.Errorf("the first call is not on record: %v", err)
+		return nil, fmt.Errorf("the first call is not on record: %v", err) //nolint:errorlint // there may be none
 	}
 	function := calls[0].Digest.String()
 	if err := s.WaitSnapshot(ctx, function); err != nil {
@@ -197,7 +197,7 @@ func (c *benchCase) sample(ctx context.Context, o options, s *drive.Server, p *d
 	}
 	progress("%s: %s", c.name, condition)
 	var ours, theirs []float64
-	for i := 0; i < o.n; i++ {
+	for range o.n {
 		if err := s.Settle(ctx, max(pool, 0)); err != nil {
 			return report.Row{}, err
 		}
@@ -276,7 +276,7 @@ func echo(ctx context.Context, o options) (rows []report.Row, err error) {
 	}
 	progress("warm calls")
 	var ms []float64
-	for i := 0; i < 1100; i++ {
+	for i := range 1100 {
 		a, err := p.Call()
 		if err != nil {
 			return nil, err

@@ -77,7 +77,7 @@ func (s *Server) RSS() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, l := range strings.Split(string(b), "\n") {
+	for l := range strings.SplitSeq(string(b), "\n") {
 		var kb int64
 		if _, err := fmt.Sscanf(l, "VmRSS: %d kB", &kb); err == nil {
 			return kb << 10, nil

@@ -183,7 +183,7 @@ func (p pid) names(text string) bool {
 // inGroup reports whether the process is in a control group at or below path.
 func (p pid) inGroup(path string) bool {
 	b, _ := os.ReadFile(p.file("cgroup"))
-	for _, line := range strings.Split(string(b), "\n") {
+	for line := range strings.SplitSeq(string(b), "\n") {
 		f := strings.SplitN(line, ":", 3)
 		if len(f) == 3 && (f[2] == path || strings.HasPrefix(f[2], path+"/")) {
 			return true
@@ -235,7 +235,7 @@ func groupsBelow(group string) (dirs []string) {
 
 func socketsBelow(dirs ...string) (paths []string, err error) {
 	b, err := os.ReadFile("/proc/net/unix")
-	for _, line := range strings.Split(string(b), "\n") {
+	for line := range strings.SplitSeq(string(b), "\n") {
 		if f := strings.Fields(line); len(f) == 8 {
 			for _, dir := range dirs {
 				if strings.HasPrefix(f[7], dir+"/") {

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -66,10 +67,8 @@ func (s *site) part(t *testing.T, instance, name string) int {
 			continue
 		}
 		b, _ := os.ReadFile(p.file("cmdline"))
-		for _, word := range strings.Split(string(b), "\x00") {
-			if word == name {
-				return int(p)
-			}
+		if slices.Contains(strings.Split(string(b), "\x00"), name) {
+			return int(p)
 		}
 	}
 	require.FailNow(t, "the sandbox has no such process", name)

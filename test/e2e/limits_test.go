@@ -90,7 +90,7 @@ func TestCPULimitBinds(t *testing.T) {
 	throttled := func() (n int) {
 		for _, dir := range groupsBelow(s.group() + "/" + all[0].ID) {
 			b, _ := os.ReadFile(filepath.Join(dir, "cpu.stat"))
-			for _, line := range strings.Split(string(b), "\n") {
+			for line := range strings.SplitSeq(string(b), "\n") {
 				if v, ok := strings.CutPrefix(line, "nr_throttled "); ok {
 					n, _ = strconv.Atoi(v)
 				}
@@ -105,7 +105,7 @@ func TestCPULimitBinds(t *testing.T) {
 				d = time.Duration(n)
 			}
 			b, _ := os.ReadFile(filepath.Join(dir, "cpu.stat"))
-			for _, line := range strings.Split(string(b), "\n") {
+			for line := range strings.SplitSeq(string(b), "\n") {
 				if v, ok := strings.CutPrefix(line, "usage_usec "); ok {
 					n, _ := strconv.Atoi(v)
 					d = time.Duration(n) * time.Microsecond
