@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/lazyfs"
@@ -226,11 +228,14 @@ func (r *Rootfs) lookup(path, name string, n int) ([]string, error) {
 		return nil, fault.Wrap(err, "open image", r.Digest())
 	}
 	defer dir.Close()
-	f, err := dir.Open(path)
+	f, err := dir.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be a pipe that nobody writes to
 	if err != nil {
 		return nil, nil // no such file: only numbers will do
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, nil
+	}
 	const limit = 4 << 20
 	lines := bufio.NewScanner(io.LimitReader(f, limit))
 	for lines.Scan() {
