@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -59,7 +60,7 @@ func main() {
 	flag.StringVar(&o.data, "data", "/var/cache/brisk/bench", "data `directory`, kept between runs")
 	flag.StringVar(&o.out, "out", "bench/results", "`directory` of the results")
 	flag.IntVar(&o.n, "n", 20, "samples of each condition")
-	flag.StringVar(&names, "cases", "numpy,torch,echo", "which `cases` to run")
+	flag.StringVar(&names, "cases", "numpy,torch,many,echo", "which `cases` to run")
 	flag.Parse()
 	o.cases = strings.Split(names, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -89,10 +90,16 @@ func run(ctx context.Context, o options) error {
 		}
 		rep.Rows = append(rep.Rows, rows...)
 	}
-	if slices.Contains(o.cases, "echo") {
-		rows, err := echo(ctx, o)
+	for _, other := range []struct {
+		name    string
+		measure func(context.Context, options) ([]report.Row, error)
+	}{{"many", many}, {"echo", echo}} {
+		if !slices.Contains(o.cases, other.name) {
+			continue
+		}
+		rows, err := other.measure(ctx, o)
 		if err != nil {
-			return fmt.Errorf("echo: %w", err)
+			return fmt.Errorf("%s: %w", other.name, err)
 		}
 		rep.Rows = append(rep.Rows, rows...)
 	}
@@ -102,12 +109,13 @@ func run(ctx context.Context, o options) error {
 	return rep.Save(o.out, "cold")
 }
 
-// run measures one case: once with and once without created sandboxes, each with
+// run measures one case, as a function that is new and so has no snapshot yet: once with and once without created sandboxes, each with
 // the page cache warm and dropped.
 func (c *benchCase) run(ctx context.Context, o options) ([]report.Row, error) {
 	var rows []report.Row
+	fresh := "BRISK_BENCH_RUN=" + strconv.FormatInt(time.Now().UnixNano(), 36)
 	for _, pool := range []int{1, -1} {
-		got, err := c.withPool(ctx, o, pool)
+		got, err := c.withPool(ctx, o, pool, fresh)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +124,7 @@ func (c *benchCase) run(ctx context.Context, o options) ([]report.Row, error) {
 	return rows, nil
 }
 
-func (c *benchCase) withPool(ctx context.Context, o options, pool int) (rows []report.Row, err error) {
+func (c *benchCase) withPool(ctx context.Context, o options, pool int, fresh string) (rows []report.Row, err error) {
 	s, err := drive.Up(ctx, o.brisk, o.data, pool)
 	if err != nil {
 		return nil, err
@@ -126,7 +134,7 @@ func (c *benchCase) withPool(ctx context.Context, o options, pool int) (rows []r
 			err = derr
 		}
 	}()
-	p, err := drive.Start(o.brisk, o.data, filepath.Join("bench", "cold", c.file))
+	p, err := drive.Start(o.brisk, o.data, filepath.Join("bench", "cold", c.file), fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -149,6 +157,10 @@ func (c *benchCase) withPool(ctx context.Context, o options, pool int) (rows []r
 		return nil, err
 	}
 	if pool == 1 && calls[0].Start == "cold" {
+		if r := calls[0].Origin; r != nil {
+			share := 100 * float64(r.OriginBytes+r.CacheBytes) / float64(r.ImageBytes)
+			rows = append(rows, report.Value(c.name+": read of its image", fmt.Sprintf("first call, image of %.0f MB", float64(r.ImageBytes)/1e6), 1, share, "%", 0))
+		}
 		rows = append(rows, report.Times(c.name, "first call ever, its image there", []float64{calls[0].MS}))
 	}
 	rival, err := c.bareRival(ctx, o, s, function, pool)
@@ -237,61 +249,6 @@ func (c *benchCase) sample(ctx context.Context, o options, s *drive.Server, p *d
 		ours, theirs = append(ours, a.MS), append(theirs, ms)
 	}
 	return report.Paired(c.name, condition, c.rival, ours, theirs, target), nil
-}
-
-// echo measures what Brisk adds to a warm call, and what the server costs.
-func echo(ctx context.Context, o options) (rows []report.Row, err error) {
-	s, err := drive.Up(ctx, o.brisk, o.data, 1)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if derr := s.Down(); err == nil {
-			err = derr
-		}
-	}()
-	time.Sleep(2 * time.Second) // the memory of a server that has done nothing yet
-	rss, err := s.RSS()
-	if err != nil {
-		return nil, err
-	}
-	p, err := drive.Start(o.brisk, o.data, filepath.Join("bench", "cold", "echo.py"))
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if perr := p.End(); err == nil {
-			err = perr
-		}
-	}()
-	if _, err := p.Call(); err != nil {
-		return nil, err
-	}
-	calls, err := s.Client.Calls(ctx, 1)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.WaitSnapshot(ctx, calls[0].Digest.String()); err != nil {
-		return nil, err
-	}
-	progress("warm calls")
-	var ms []float64
-	for i := range 1100 {
-		a, err := p.Call()
-		if err != nil {
-			return nil, err
-		}
-		if i >= 100 {
-			ms = append(ms, a.MS)
-		}
-	}
-	slices.Sort(ms)
-	return []report.Row{
-		report.Value("warm call, p50", "from the SDK", len(ms), ms[len(ms)/2], "ms", 2),
-		report.Value("warm call, p99", "from the SDK", len(ms), ms[len(ms)*99/100], "ms", 5),
-		report.Value("brisk up to ready", "data directory with images", 1, float64(s.Ready.Milliseconds()), "ms", 1000),
-		report.Value("idle server", "resident memory", 1, float64(rss)/1e6, "MB", 100),
-	}, nil
 }
 
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
