@@ -26,6 +26,7 @@ def f(command: str = "true"):
 
 // Steps see the ones before them, are built once, and what is local travels along.
 func TestBuildOfEveryStep(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.write(t, "one.txt", "1\n")
 	s.write(t, "tree/two.txt", "2\n")
@@ -55,6 +56,7 @@ func TestBuildOfEveryStep(t *testing.T) {
 }
 
 func TestBuildLeavesNothingOfTheHost(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	file := s.builds(t, "clean", `.run_commands("cat /etc/resolv.conf > /resolv")`)
 	out := s.ok(t, "run", file+"::f", "--command", "test -s /resolv && echo had a resolver; cat /etc/resolv.conf; ls -A /run /tmp /root; ls -A /etc/apt/apt.conf.d; find / -xdev -newermt '1 hour ago' -type f -not -path '/proc/*' -not -path '/sys/*' -not -path '/opt/brisk/*' 2>/dev/null | grep -v '^/resolv\\|^/etc/hosts' | sort | head")
@@ -62,6 +64,7 @@ func TestBuildLeavesNothingOfTheHost(t *testing.T) {
 }
 
 func TestBuildThatFails(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	file := s.builds(t, "fails", `.run_commands("echo kept > /kept").run_commands("echo on the way", "echo to stderr >&2; exit 3", "echo never")`)
 	r := s.brisk(t, "run", file+"::f")
@@ -89,6 +92,7 @@ func TestBuildThatFails(t *testing.T) {
 }
 
 func TestBuildOfWhatDoesNotExist(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	file := s.write(t, "python.py", `
 import brisk
@@ -124,6 +128,7 @@ def f(): pass
 }
 
 func TestBuildInstalls(t *testing.T) {
+	t.Parallel()
 	needOutbound(t)
 	s := newSite(t)
 	file := s.builds(t, "installs", `.apt_install("hello").pip_install("six==1.16.0")`)
@@ -132,6 +137,7 @@ func TestBuildInstalls(t *testing.T) {
 
 // A machine without a network: builds say so, all else works.
 func TestBuildWithoutANetwork(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	cmd := exec.Command("unshare", append([]string{"--net", "--"}, s.command("up").Args...)...)
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = s.command().Env, s.files, s.command().SysProcAttr

@@ -61,6 +61,7 @@ func (v *victim) wellOtherwise(t *testing.T) {
 
 // A chunk that rots in the slab is found, dropped and fetched again.
 func TestDamagedSlab(t *testing.T) {
+	t.Parallel()
 	v := newVictim(t)
 	require.Equal(t, string(v.content), v.read(t).out)
 	v.ok(t, "down")
@@ -89,6 +90,7 @@ func TestDamagedSlab(t *testing.T) {
 // A chunk whose only copy is damaged fails the read, never gives other bytes, and
 // says what is the matter; everything else goes on.
 func TestDamagedPack(t *testing.T) {
+	t.Parallel()
 	v := newVictim(t)
 	v.ok(t, "down")
 	hit := 0
@@ -116,6 +118,7 @@ func TestDamagedPack(t *testing.T) {
 }
 
 func TestDamagedManifest(t *testing.T) {
+	t.Parallel()
 	v := newVictim(t)
 	v.ok(t, "down")
 	local := filepath.Join(v.data, "images", "default", "manifests", v.image.Digest+".json")
@@ -145,6 +148,7 @@ func TestDamagedManifest(t *testing.T) {
 
 // The metadata that the kernel mounts is checked before it is.
 func TestDamagedMetadata(t *testing.T) {
+	t.Parallel()
 	v := newVictim(t)
 	v.ok(t, "down")
 	spoiled := 0

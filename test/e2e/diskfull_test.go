@@ -59,6 +59,7 @@ func fill(t *testing.T, at string, leave int64) (empty func()) {
 }
 
 func TestDiskFullDuringAnImport(t *testing.T) {
+	t.Parallel()
 	disk := smallDisk(t, 400)
 	s := newSiteAt(t, filepath.Join(disk, "data"))
 	require.Equal(t, "well\n", s.in(t, "echo", "well").out)
@@ -87,6 +88,7 @@ func TestDiskFullDuringAnImport(t *testing.T) {
 }
 
 func TestDiskFullDuringASnapshot(t *testing.T) {
+	t.Parallel()
 	disk := smallDisk(t, 400)
 	s := newSiteAt(t, filepath.Join(disk, "data"))
 	file := s.write(t, "counted.py", counted)
@@ -118,6 +120,7 @@ func TestDiskFullDuringASnapshot(t *testing.T) {
 
 // A disk that is full when the server starts: it says so, or works without writing.
 func TestDiskFullFromTheBeginning(t *testing.T) {
+	t.Parallel()
 	disk := smallDisk(t, 200)
 	s := newSiteAt(t, filepath.Join(disk, "data"))
 	empty := fill(t, disk, 0)

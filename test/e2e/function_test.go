@@ -141,8 +141,10 @@ def main(first: int, second: float = 1.5, loud: bool = False):
 
 // The main job: cold once, then from the snapshot, warm in between; each explained.
 func TestFunctionIsColdOnceThenRestoredThenWarm(t *testing.T) {
+	t.Parallel()
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t, mode.env...)
 			file := s.write(t, "heavy.py", heavy)
 
@@ -192,6 +194,7 @@ func TestFunctionIsColdOnceThenRestoredThenWarm(t *testing.T) {
 }
 
 func TestFunctionIsNamedOnTheCommandLine(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	file := s.write(t, "named.py", `
 import brisk

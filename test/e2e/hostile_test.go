@@ -64,6 +64,7 @@ func octal(n, digits int) string {
 }
 
 func TestImportOfBadArchives(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	outside := filepath.Join(s.files, "outside")
 	require.NoError(t, os.WriteFile(outside, []byte("secret"), 0o644))

@@ -81,6 +81,7 @@ func guest(t *testing.T) string {
 
 // Every form of one image gives the same files, and the second form nothing new to store.
 func TestImportOfEveryForm(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	program, err := os.ReadFile(guest(t))
 	require.NoError(t, err)

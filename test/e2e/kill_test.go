@@ -96,7 +96,9 @@ func (c *census) temporaryBut(t *testing.T, s *site) (l []string) {
 }
 
 func TestKillOfTheServer(t *testing.T) {
+	t.Parallel()
 	t.Run("idle", func(t *testing.T) {
+		t.Parallel()
 		s := newSite(t)
 		file := s.write(t, "victims.py", victims)
 		s.usable(t, file)
@@ -112,6 +114,7 @@ func TestKillOfTheServer(t *testing.T) {
 	})
 
 	t.Run("in a call", func(t *testing.T) {
+		t.Parallel()
 		s := newSite(t)
 		file := s.write(t, "victims.py", victims)
 		p := s.begin(t, "run", file+"::wait")
@@ -129,6 +132,7 @@ func TestKillOfTheServer(t *testing.T) {
 	})
 
 	t.Run("in an import", func(t *testing.T) {
+		t.Parallel()
 		s := newSite(t)
 		s.ok(t, "image", "ls")
 		p := s.longImport(t)
@@ -145,6 +149,7 @@ func TestKillOfTheServer(t *testing.T) {
 	})
 
 	t.Run("in a build step", func(t *testing.T) {
+		t.Parallel()
 		s := newSite(t)
 		slow := s.builds(t, "slow", `.run_commands("echo mark > /mark", "sleep 1000")`)
 		p := s.begin(t, "run", slow+"::f")
@@ -159,6 +164,7 @@ func TestKillOfTheServer(t *testing.T) {
 	})
 
 	t.Run("in a snapshot", func(t *testing.T) {
+		t.Parallel()
 		s := newSite(t)
 		file := s.write(t, "victims.py", victims)
 		p := s.begin(t, "run", file+"::wait", "--seconds", "0")
@@ -176,6 +182,7 @@ func TestKillOfTheServer(t *testing.T) {
 	})
 
 	t.Run("and no other comes", func(t *testing.T) {
+		t.Parallel()
 		s := newSite(t)
 		file := s.write(t, "victims.py", victims)
 		s.usable(t, file)
@@ -187,6 +194,7 @@ func TestKillOfTheServer(t *testing.T) {
 	})
 
 	t.Run("over and over", func(t *testing.T) {
+		t.Parallel()
 		s := newSite(t)
 		file := s.write(t, "victims.py", victims)
 		for range 4 {
@@ -251,6 +259,7 @@ func (s *site) censusHas(t *testing.T, name string) bool {
 // The holder keeps the mounts while the server is dead; without it the server
 // makes another.
 func TestKillOfTheHolder(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	file := s.write(t, "victims.py", victims)
 	s.usable(t, file)
@@ -280,6 +289,7 @@ func TestKillOfTheHolder(t *testing.T) {
 }
 
 func TestKillOfPartsOfASandbox(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	file := s.write(t, "victims.py", victims)
 
@@ -325,6 +335,7 @@ func TestKillOfPartsOfASandbox(t *testing.T) {
 }
 
 func TestKillOfTheUsersPython(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	file := s.write(t, "ends.py", strings.Replace(victims, `"victims"`, `"ends"`, 1))
 	for name, tt := range map[string]struct {
@@ -348,6 +359,7 @@ func TestKillOfTheUsersPython(t *testing.T) {
 }
 
 func TestKillOfTheClient(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	file := s.write(t, "victims.py", victims)
 	for name, sig := range map[string]syscall.Signal{"SIGKILL": syscall.SIGKILL, "SIGINT": syscall.SIGINT, "SIGTERM": syscall.SIGTERM} {

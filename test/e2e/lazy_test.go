@@ -18,8 +18,10 @@ import (
 // waits for the next server and gets the right bytes; on older kernels it gets
 // EIO. In either case the next server works, and has swept the sandbox.
 func TestReaderWhenTheServerDies(t *testing.T) {
+	t.Parallel()
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t, mode.env...)
 			p := s.begin(t, "run", "--image", s.debian(t), "--block-network", "--", "sh", "-c", "echo here; exec sleep 1000")
 			p.waitLine(t, "here")
@@ -66,6 +68,7 @@ func TestReaderWhenTheServerDies(t *testing.T) {
 // On older kernels a call that runs when the server is killed ends as it does on
 // others, and its function works again.
 func TestKillOfTheServerOnOlderKernels(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, "BRISK_COMPAT=1")
 	file := s.write(t, "victims.py", victims)
 	s.usable(t, file)
@@ -84,6 +87,7 @@ func TestKillOfTheServerOnOlderKernels(t *testing.T) {
 
 // A large image is mounted at once: what it costs is told, not asserted.
 func TestLargeImageMountsAtOnce(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	const dirs, files = 300, 100
 	root := filepath.Join(s.files, "root")

@@ -66,8 +66,10 @@ func (s *site) settled(t *testing.T, app string) *census {
 }
 
 func TestNothingLeaksOver100Cycles(t *testing.T) {
+	t.Parallel()
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
 			restores, colds := "75", "25"
 			if mode.env != nil {
 				restores, colds = "15", "5" // the mounts are what differs, and those are made once

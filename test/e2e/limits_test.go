@@ -12,6 +12,7 @@ import (
 )
 
 func TestMemoryLimitBinds(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	image := s.debian(t)
 	eat := "import sys; b = bytearray(int(sys.argv[1]) << 20); print('ate', len(b) >> 20)"
@@ -45,6 +46,7 @@ def eat(mib: int):
 }
 
 func TestPidsLimitBinds(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	image := s.debian(t)
 	// A fork bomb that stops where forking fails, and says how far it got.
@@ -80,6 +82,7 @@ os.killpg(0, signal.SIGKILL)`
 // A quota that binds shows in the control group's counters: the container was held
 // back, and did not get more than its share meanwhile.
 func TestCPULimitBinds(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	p := s.begin(t, "run", "--image", s.debian(t), "--block-network", "--cpu", "0.25", "--", "python3", "-c", "print('spinning', flush=True)\nwhile True: pass")
 	p.waitLine(t, "spinning")
@@ -126,6 +129,7 @@ func TestCPULimitBinds(t *testing.T) {
 }
 
 func TestUserOption(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	file := s.write(t, "user.py", `
 import brisk, os
@@ -152,6 +156,7 @@ def who():
 
 // What an instance writes is gone with it, however the next one starts.
 func TestFunctionFilesAreItsInstances(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	file := s.write(t, "files.py", `
 import brisk, os

@@ -13,6 +13,9 @@
 // Every site is a leak test: when its test ends, `brisk down` must leave nothing
 // of it on the machine, which a census looks for in all places that come to mind.
 //
+// Tests run beside each other, as many as there are cores, and beside those of
+// other packages: each site's paths, groups and networks are its own.
+//
 // The tests wait for events (a line of output, a file, a process's end), never for
 // a while; what is polled has a deadline that only a defect can reach.
 //

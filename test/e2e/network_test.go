@@ -63,6 +63,7 @@ func hostListener(t *testing.T) string {
 }
 
 func TestNetworkIsClosedWhereItShouldBe(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	host := hostListener(t)
 	address, port, err := net.SplitHostPort(host)
@@ -114,6 +115,7 @@ func needOutbound(t *testing.T) {
 }
 
 func TestNetworkReachesTheWorld(t *testing.T) {
+	t.Parallel()
 	needOutbound(t)
 	s := shared(t)
 	require.Equal(t, []string{"open"}, s.dial(t, nil, mirror+":80"))
@@ -125,6 +127,7 @@ print(urllib.request.urlopen("http://deb.debian.org/debian/dists/bookworm/Releas
 
 // A function's network, cold and restored: another namespace, another address.
 func TestFunctionNetworkSurvivesTheSnapshot(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	host := hostListener(t)
 	address, _, _ := net.SplitHostPort(host)
@@ -163,6 +166,7 @@ def closed(target: str):
 
 // The resolvers of the host serve inside, wherever they are.
 func TestNetworkResolvesNames(t *testing.T) {
+	t.Parallel()
 	if _, err := net.LookupHost(mirror); err != nil {
 		t.Skipf("SKIPPED: this machine does not resolve %s: %v", mirror, err)
 	}

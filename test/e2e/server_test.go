@@ -15,6 +15,7 @@ import (
 )
 
 func TestSecondServerIsRefused(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	first := s.begin(t, "up")
 	s.answering(t)
@@ -45,6 +46,7 @@ func (s *site) answering(t *testing.T) {
 }
 
 func TestCommandsWithoutAServer(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	e := s.refused(t, 7, "ps")
 	require.Equal(t, "unavailable", e.Class)
@@ -59,6 +61,7 @@ func TestCommandsWithoutAServer(t *testing.T) {
 
 // Everything that needs root says so, with one message, to whoever is not.
 func TestNotRoot(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	// A directory that the other user may reach, with a copy of the binary.
 	open, err := os.MkdirTemp("", "brisk-e2e-nobody-")
@@ -102,6 +105,7 @@ func TestNotRoot(t *testing.T) {
 }
 
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	var found []struct {
 		Name   string `json:"name"`
@@ -128,6 +132,7 @@ func TestDoctor(t *testing.T) {
 // A server that a command started goes when it has been idle; the directory that
 // somebody else owns is left alone.
 func TestServerOnForeignDirectories(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.ok(t, "down")
 	thesis := t.TempDir()
@@ -148,6 +153,7 @@ func TestServerOnForeignDirectories(t *testing.T) {
 }
 
 func TestServerGoesWhenIdle(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	p := s.begin(t, "up", "--idle-exit", "300ms")
 	r := p.wait(t)

@@ -46,6 +46,7 @@ type drawn struct {
 
 // Clones of one snapshot are told apart by nothing but what they should not share.
 func TestSnapshotHygiene(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	file := s.write(t, "draws.py", draws)
 	draw := func(secret string) (d drawn) {
@@ -108,7 +109,7 @@ func (s *site) snapshotOf(t *testing.T) string {
 	t.Helper()
 	var found []string
 	eventually(t, "there is a snapshot", func() bool {
-		found, _ = filepath.Glob(filepath.Join(s.data, "snapshots", "*", "snapshot.json"))
+		found, _ = filepath.Glob(filepath.Join(s.data, "snapshots", "[0-9a-f]*", "snapshot.json"))
 		return len(found) == 1
 	})
 	return filepath.Dir(found[0])
@@ -117,6 +118,7 @@ func (s *site) snapshotOf(t *testing.T) string {
 // A snapshot that must not be used costs a cold start within the same call, says
 // why, and is made again.
 func TestSnapshotThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name  string
 		spoil func(t *testing.T, dir string)
@@ -169,6 +171,7 @@ func TestSnapshotThatCannotBeUsed(t *testing.T) {
 
 // A restore that fails in spite of all checks falls back within the call, too.
 func TestSnapshotThatFailsToRestore(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	file := s.write(t, "counted.py", counted)
 	require.Equal(t, "42\n", s.ok(t, "run", file+"::f"))
@@ -206,6 +209,7 @@ func flip(t *testing.T, path string, at int64) {
 
 // A function whose module does not load has no snapshot, and its caller hears why.
 func TestSnapshotOfWhatDoesNotLoad(t *testing.T) {
+	t.Parallel()
 	s := shared(t)
 	file := s.write(t, "unloadable.py", `
 import brisk
