@@ -10,10 +10,14 @@ import (
 )
 
 func (a *app) imageListCommand() *cobra.Command {
-	return &cobra.Command{
+	var all bool
+	c := &cobra.Command{
 		Use:   "ls",
 		Short: "List images",
-		Args:  cobra.NoArgs,
+		Long: `List images: those with a name, and with --all the nameless ones too, which the
+steps of builds have made and the next build of the same steps takes up again.
+With --json all are listed.`,
+		Args: cobra.NoArgs,
 		RunE: work(a.asking(func(ctx context.Context, c *api.Client, _ []string) error {
 			l, err := c.Images(ctx)
 			if err != nil {
@@ -21,11 +25,21 @@ func (a *app) imageListCommand() *cobra.Command {
 			}
 			return a.answer(l, func(w io.Writer) {
 				var rows [][]string
+				hidden := 0
 				for _, i := range l {
+					if i.Name == "" && !all {
+						hidden++
+						continue
+					}
 					rows = append(rows, []string{dash(i.Name), i.Digest.Short(), count(i.Files), bytesText(i.Bytes), ago(i.Created)})
 				}
 				table(w, []string{"NAME", "DIGEST", "FILES", "SIZE", "AGE"}, rows)
+				if hidden > 0 {
+					a.tell("%s without a name, made by builds, %s not listed: --all lists them", plural(hidden, "image"), map[bool]string{true: "is", false: "are"}[hidden == 1])
+				}
 			})
 		})),
 	}
+	c.Flags().BoolVarP(&all, "all", "a", false, "list images without a name too")
+	return c
 }

@@ -122,3 +122,11 @@ func dash(s string) string {
 	}
 	return s
 }
+
+// plural is a number of things: "1 image", "2 images".
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}

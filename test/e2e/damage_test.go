@@ -137,7 +137,7 @@ func TestDamagedManifest(t *testing.T) {
 	require.Equal(t, "corrupt", e.Class)
 	require.Contains(t, e.Message, "manifest")
 	require.NotEmpty(t, e.Hint)
-	require.Contains(t, v.ok(t, "image", "ls"), v.debian(t)[:12], "the others are listed")
+	require.Contains(t, v.ok(t, "image", "ls", "--all"), v.debian(t)[:12], "the others are listed")
 	v.wellOtherwise(t)
 
 	var again imported
