@@ -54,7 +54,7 @@ func (d *device) init() error {
 	body, s := answerInit(r.body)
 	if body == nil {
 		return fault.New(fault.Machine, "the kernel's FUSE is too old").
-			WithHint("Brisk needs Linux 5.15 or later.")
+			WithHint("Brisk needs Linux 5.16 or later.")
 	}
 	d.session = s
 	return d.reply(r.unique, body)

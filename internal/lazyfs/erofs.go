@@ -38,13 +38,13 @@ func mountLoops(meta, data, target string) error {
 	if err != nil {
 		return err
 	}
-	defer m.Close()
+	defer m.close()
 	d, err := attachLoop(data, true)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
-	return mountFault(unix.Mount(m.Name(), target, "erofs", erofsFlags, "device="+d.Name()), meta)
+	defer d.close()
+	return mountFault(unix.Mount(m.path, target, "erofs", erofsFlags, "device="+d.path), meta)
 }
 
 func mountFault(err error, meta string) error {

@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mapFile) != "" {
 		exitWith(runMap(os.Getenv(mapFile)))
 	}
+	if os.Getenv(askOwn) != "" {
+		exitWith(runAskOwn(os.Getenv(askOwn)))
+	}
 	if os.Getuid() == 0 {
 		if err := mountns.Enter(); err != nil {
 			exitWith(err)

@@ -120,10 +120,11 @@ func (f *FS) mountKernel(img Image, path string) error {
 	f.mu.Unlock()
 	err := errNoFiles
 	if !loops {
-		err = mountFiles(img.Meta, data, path)
+		err = apart(func() error { return mountFiles(img.Meta, data, path) })
 	}
 	if err == errNoFiles {
-		if err = mountLoops(img.Meta, data, path); err == nil && !loops {
+		err = apart(func() error { return mountLoops(img.Meta, data, path) })
+		if err == nil && !loops {
 			f.o.Log.Info("this kernel mounts images by loop devices")
 			f.mu.Lock()
 			f.loops = true
