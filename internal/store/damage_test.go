@@ -113,6 +113,39 @@ func TestDamagedPack(t *testing.T) {
 	}
 }
 
+// Damage that no read has met yet is known after Verify, whatever the cache has.
+func TestVerify(t *testing.T) {
+	pieces := [][]byte{storetest.Data(1, 100_000), storetest.Data(2, 50_000), storetest.Data(3, 20_000)}
+	m := storetest.NewMemOrigin()
+	s := storetest.With(t, store.Options{Dir: t.TempDir(), Origin: m, Cache: storetest.NewMemCache()})
+	chunks, w := storetest.Commit(t, s, pieces...)
+	for i, c := range chunks {
+		wantRead(t, s, c, pieces[i])
+	}
+	m.Change(packKey(w.Packs[0]), func(b []byte) []byte { b[20] ^= 1; b[len(b)-64-3*48-1] ^= 1; return b })
+	for _, c := range chunks {
+		if !s.Has(c.Digest) {
+			t.Fatal("the damage is known without a read")
+		}
+	}
+	if err := s.Verify(t.Context(), chunks); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{false, true, false} {
+		if s.Has(chunks[i].Digest) != want {
+			t.Fatalf("chunk %d counts as stored: %v", i, !want)
+		}
+	}
+	if _, again := storetest.Commit(t, s, pieces...); again.NewChunks != 2 {
+		t.Fatalf("%+v", again)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	wantClass(t, s.Verify(ctx, chunks), fault.Cancelled)
+	s.Close()
+	wantClass(t, s.Verify(t.Context(), chunks), fault.Cancelled)
+}
+
 func wantDamage(t *testing.T, s *store.Store, chunks []store.Chunk, pieces [][]byte, kept []int, pack store.Digest, reopened bool) {
 	t.Helper()
 	good := map[int]bool{}

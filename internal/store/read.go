@@ -143,6 +143,58 @@ func (s *Store) readCopies(ctx context.Context, c Chunk, buf []byte) (stored uin
 	return 0, err
 }
 
+// Verify reads chunks from the origin, past the cache. Damage is known only once
+// it is met, and a Batch takes what is not known to be damaged for stored: after
+// Verify, work that is done again stores anew all that it has to. The error is
+// ctx's, or that the store was closed.
+func (s *Store) Verify(ctx context.Context, chunks []Chunk) error {
+	if err := s.await(ctx); err != nil {
+		return err
+	}
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(verifiers, len(chunks)) {
+		wg.Add(1)
+		if !s.spawn(func() {
+			defer wg.Done()
+			buf := make([]byte, ChunkSize)
+			for ctx.Err() == nil && s.ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(chunks) {
+					return
+				}
+				if c := chunks[i]; c.Size <= ChunkSize && !c.Digest.IsZero() {
+					s.verify(ctx, c, buf[:c.Size])
+				}
+			}
+		}) {
+			wg.Done()
+			break
+		}
+	}
+	wg.Wait()
+	if s.ctx.Err() != nil {
+		return errClosed()
+	}
+	return fault.Wrap(ctx.Err(), "verify", "chunks")
+}
+
+// verifiers leaves most of Options.Parallel to calls.
+const verifiers = 4
+
+// verify reads one chunk; what is wrong with it is noted below.
+func (s *Store) verify(ctx context.Context, c Chunk, buf []byte) {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.ReadTimeout)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	select {
+	case s.origin <- struct{}{}:
+		defer func() { <-s.origin }()
+		_, _ = s.readCopies(ctx, c, buf)
+	case <-ctx.Done():
+	}
+}
+
 const hintImport = "Import or build the image again: that stores what is missing or damaged anew."
 
 var frameBuffers = sync.Pool{New: func() any { return new([ChunkSize]byte) }}

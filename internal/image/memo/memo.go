@@ -126,6 +126,11 @@ func whole(ctx context.Context, images *image.Images, chunks *store.Store, ref i
 	}
 	for _, c := range blocks.Chunks() {
 		if !chunks.Has(c.Digest) {
+			// The work is done again, which mends only damage that is known, and where
+			// one chunk is damaged others are likely to be.
+			if err := chunks.Verify(ctx, blocks.Chunks()); err != nil {
+				return nil, err
+			}
 			return nil, fault.New(fault.Corrupt, "chunk %s is missing", c)
 		}
 	}
