@@ -75,6 +75,8 @@
 //
 // # Traps
 //
+//   - Nothing in the server's process may open a file of RUN/fuse but through apart:
+//     it could not be killed while it waits for its own answer.
 //   - Mounts are nosuid and nodev. A gVisor sandbox reads files through its
 //     gofer and honours set-uid bits itself, so this costs its guests nothing.
 //   - Everything below RUN is for root alone (0700).
