@@ -261,12 +261,12 @@ func (p *pool) start() {
 
 // bring restores a snapshot, or starts clean when that cannot be.
 func (p *pool) bring(ctx context.Context, st *start) (_ Instance, err error) {
-	inst, created := p.takeCreated(), true
-	if inst == nil {
-		created = false
-		if inst, err = p.s.opt.Node.Prepare(ctx, p.fn); err != nil {
-			return nil, err
-		}
+	if inst := p.bringCreated(ctx, st); inst != nil {
+		return inst, nil
+	}
+	inst, err := p.s.opt.Node.Prepare(ctx, p.fn)
+	if err != nil {
+		return nil, err
 	}
 	st.kind = "cold"
 	st.reads, _ = inst.Reads()
@@ -277,10 +277,7 @@ func (p *pool) bring(ctx context.Context, st *start) (_ Instance, err error) {
 		} else {
 			err := inst.Restore(ctx, snap)
 			if err == nil {
-				st.kind = "restored"
-				if !created {
-					st.kind = "restored-fresh"
-				}
+				st.kind = "restored-fresh"
 				return inst, nil
 			}
 			inst.Destroy() // with all that the failed restore has left in it
@@ -301,6 +298,30 @@ func (p *pool) bring(ctx context.Context, st *start) (_ Instance, err error) {
 		return nil, err
 	}
 	return inst, nil
+}
+
+// bringCreated restores into a sandbox that was created beforehand. It gives nil
+// if there is none or it fails, which is not the snapshot's fault: a sandbox may
+// have died while it waited.
+func (p *pool) bringCreated(ctx context.Context, st *start) Instance {
+	inst := p.takeCreated()
+	if inst == nil {
+		return nil
+	}
+	st.kind = "restored"
+	st.reads, _ = inst.Reads()
+	if snap, _ := p.s.opt.Snapshots.Find(ctx, inst.Key()); snap != nil {
+		err := inst.Restore(ctx, snap)
+		if err == nil {
+			return inst
+		}
+		if ctx.Err() == nil {
+			p.s.opt.Log.Warn("a created sandbox could not be used", "function", p.fn.Name, "error", err)
+			st.trace.Add("created sandbox", time.Now(), 0, "could not be used: "+err.Error())
+		}
+	}
+	inst.Destroy()
+	return nil
 }
 
 // maxStartOutput bounds what is kept of a module's output for its first call.
