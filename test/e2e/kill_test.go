@@ -5,12 +5,15 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/rand"
+	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -321,6 +324,9 @@ func TestKillOfPartsOfASandbox(t *testing.T) {
 		}
 		kill(t, s.part(t, s.instances(t, "victims", "created")[0].ID, "boot"))
 		s.usable(t, file)
+		c := s.lastCall(t, "victims")
+		require.Equal(t, "restored-fresh", c.Start, "the snapshot is not to blame")
+		require.Contains(t, c.step(t, "created sandbox").Note, "could not be used: ")
 	})
 	t.Run("the gofer in a call", func(t *testing.T) {
 		p := s.begin(t, "run", file+"::wait", "--seconds", "1")
@@ -390,4 +396,47 @@ func TestKillOfTheClient(t *testing.T) {
 		s.fails(t, 3, "image", "inspect", "big")
 		require.Equal(t, before, s.packs())
 	})
+}
+
+// SIGKILL of the server at moments that nobody chose, over calls that start cold,
+// are restored, and end with their instances; the seed is printed.
+func TestKillOfTheServerAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			seed := uint64(time.Now().UnixNano())
+			if v := os.Getenv("E2E_SEED"); v != "" {
+				seed, _ = strconv.ParseUint(v, 10, 64)
+			}
+			rounds := 5
+			if v := os.Getenv("E2E_ROUNDS"); v != "" {
+				rounds, _ = strconv.Atoi(v)
+			}
+			t.Logf("E2E_SEED=%d E2E_ROUNDS=%d", seed, rounds)
+			random := mathrand.New(mathrand.NewPCG(seed, 0))
+			s := newSite(t, mode.env...)
+			file := s.write(t, "victims.py", strings.ReplaceAll(victims, "(block_network=True)", "(scaledown_window=0.1)"))
+			for round := range rounds {
+				s.ok(t, "image", "ls")
+				p := s.begin(t, "run", file+"::wait", "--seconds", "0")
+				q := s.begin(t, "run", "--image", s.debian(t), "--", "sh", "-c", "find / -xdev -type f | head -2000 | xargs cat > /dev/null 2>&1")
+				time.Sleep(time.Duration(random.IntN(900)) * time.Millisecond)
+				s.killServer(t)
+				a, b := p.wait(t), q.wait(t)
+				require.Contains(t, []int{0, 7, 70}, a.code, "round %d: %s", round, a)
+				require.Contains(t, []int{0, 7, 70, 123}, b.code, "round %d: %s", round, b)
+				if random.IntN(3) == 0 {
+					s.ok(t, "down")
+					require.Empty(t, s.census(t).all(), "round %d", round)
+				}
+			}
+			s.usable(t, file)
+			for _, c := range s.calls(t, "victims") {
+				if c.State != "succeeded" {
+					require.Equal(t, "interrupted", c.Error.Class, "%+v", c)
+				}
+			}
+		})
+	}
 }
