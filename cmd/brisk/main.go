@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -49,7 +50,7 @@ func execute(args []string, in io.Reader, out, err io.Writer) int {
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(err)
-	e := root.Execute()
+	cmd, e := root.ExecuteC()
 	var exit exitError
 	switch {
 	case e == nil:
@@ -57,7 +58,7 @@ func execute(args []string, in io.Reader, out, err io.Writer) int {
 	case errors.As(e, &exit):
 		return int(exit)
 	case !a.began && fault.Is(e, fault.Internal):
-		e = (&fault.Error{Class: fault.Invalid, Err: e}).WithHint("`brisk help` lists the commands, `brisk help COMMAND` says how one is used.")
+		e = (&fault.Error{Class: fault.Invalid, Err: e}).WithHint("%s", usageHint(cmd))
 	}
 	a.json = a.json || slices.Contains(args, "--json") // it may not have got as far as that
 	a.complain(e)
@@ -65,6 +66,14 @@ func execute(args []string, in io.Reader, out, err io.Writer) int {
 		return exitInterrupted
 	}
 	return codeOf(e)
+}
+
+// usageHint says what would have been right.
+func usageHint(cmd *cobra.Command) string {
+	if cmd.HasParent() && !cmd.HasSubCommands() {
+		return "Usage: " + cmd.UseLine() + "; `brisk help" + strings.TrimPrefix(cmd.CommandPath(), "brisk") + "` says more."
+	}
+	return "`brisk help` lists the commands, `brisk help COMMAND` says how one is used."
 }
 
 func (a *app) root() *cobra.Command {
@@ -87,6 +96,11 @@ process is snapshotted once and restored on every later cold start.`,
 	flags.StringVar(&a.data, "data", os.Getenv("BRISK_DATA"), "`directory` of Brisk's state; also $BRISK_DATA (default /var/lib/brisk)")
 	flags.StringVar(&a.workspace, "workspace", or(os.Getenv("BRISK_WORKSPACE"), image.DefaultWorkspace), "`name` of the workspace; also $BRISK_WORKSPACE")
 	flags.BoolVar(&a.json, "json", false, "answer in JSON, errors (on standard error) included")
+	flags.Lookup("data").DefValue = "" // help is about Brisk, not about this environment
+	flags.Lookup("workspace").DefValue = image.DefaultWorkspace
+	root.Version = version
+	root.SetVersionTemplate("brisk {{.Version}}\n")
+	root.SetHelpCommand(helpCommand())
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		a.runCommand(), a.upCommand(), a.downCommand(), a.psCommand(), a.logsCommand(), a.callsCommand(),
@@ -94,6 +108,33 @@ process is snapshotted once and restored on every later cold start.`,
 		exitCodesTopic(),
 	)
 	return root
+}
+
+// helpCommand is cobra's, but that what it does not know is an error.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Help about any command",
+		RunE: func(c *cobra.Command, args []string) error {
+			cmd, rest, err := c.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return fault.New(fault.Invalid, "there is no help about %q", strings.Join(args, " ")).
+					WithHint("`brisk help` lists the commands and topics.")
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+	}
+}
+
+// groupOf makes a command of which only the commands below do something.
+func groupOf(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(commands...)
+	return c
 }
 
 func or(s, otherwise string) string {

@@ -55,6 +55,10 @@ func TestUsage(t *testing.T) {
 		err  string
 	}{
 		{[]string{"nope"}, 2, `unknown command "nope" for "brisk"`},
+		{[]string{"image", "nope"}, 2, `unknown command "nope" for "brisk image"`},
+		{[]string{"store", "nope"}, 2, `unknown command "nope" for "brisk store"`},
+		{[]string{"help", "nope"}, 2, `there is no help about "nope"`},
+		{[]string{"help", "image", "nope"}, 2, `there is no help about "image nope"`},
 		{[]string{"up", "now"}, 2, `unknown command "now" for "brisk up"`},
 		{[]string{"up", "--pool", "many"}, 2, `invalid argument "many" for "--pool"`},
 		{[]string{"calls", "show"}, 2, "accepts 1 arg(s), received 0"},
@@ -86,7 +90,7 @@ func TestUsage(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"help"}, {"--help"}, {"help", "run"}, {"up", "-h"}, {"help", "exit-codes"}, {"version"}, {"version", "--json"}} {
+	for _, args := range [][]string{{}, {"help"}, {"--help"}, {"help", "run"}, {"help", "image", "ls"}, {"image"}, {"store", "--help"}, {"--version"}, {"up", "-h"}, {"help", "exit-codes"}, {"version"}, {"version", "--json"}} {
 		code, out, err := brisk(nil, args...)
 		require.Equal(t, 0, code, "%v", args)
 		require.NotEmpty(t, out, "%v", args)

@@ -33,7 +33,7 @@ func reference(b *strings.Builder, c *cobra.Command) {
 		if sub.Hidden || sub.Name() == "help" || sub.Name() == "completion" {
 			continue
 		}
-		if sub.Runnable() || sub.Long != "" {
+		if sub.Long != "" || sub.Runnable() && !sub.HasSubCommands() {
 			text := sub.Long
 			if text == "" {
 				text = sub.Short + "."

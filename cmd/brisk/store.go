@@ -11,8 +11,7 @@ import (
 )
 
 func (a *app) storeCommand() *cobra.Command {
-	c := &cobra.Command{Use: "store", Short: "Look at the store of chunks"}
-	c.AddCommand(&cobra.Command{
+	return groupOf("store", "Look at the store of chunks", &cobra.Command{
 		Use:   "stats",
 		Short: "Say how much is stored, and how much of it is shared",
 		Args:  cobra.NoArgs,
@@ -31,5 +30,4 @@ func (a *app) storeCommand() *cobra.Command {
 			})
 		})),
 	})
-	return c
 }

@@ -70,7 +70,7 @@ func (s *Images) readName(workspace, name string) (d store.Digest, err error) {
 	var f nameFile
 	if err := json.Unmarshal(b, &f); err != nil || f.Name != name || f.Digest.IsZero() {
 		return d, fault.New(fault.Corrupt, "the file of the name %s is damaged: %s", quote(name), path).
-			WithHint("Give the name again with `brisk image tag`, or import or build the image again.")
+			WithHint("Import or build the image again.")
 	}
 	return f.Digest, nil
 }
