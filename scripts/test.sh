@@ -62,6 +62,8 @@ stage_python() {
 
 stage_e2e() {
   local status=0
+  BRISK_E2E_SEED=$(scripts/e2e-seed.sh) || return # both start with an image that is built
+  export BRISK_E2E_SEED
   [ ! -d test/e2e ] || go_test "end to end" -count=1 -timeout 20m ./test/e2e/... || status=1
   py "python, end to end" -m e2e || status=1
   return "$status"

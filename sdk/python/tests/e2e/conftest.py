@@ -22,6 +22,8 @@ class Site:
         if not binary:
             pytest.fail("BRISK_BIN is not set: it names the brisk to test")
         self.binary = os.path.abspath(binary)
+        if seed := os.environ.get("BRISK_E2E_SEED"):  # see scripts/e2e-seed.sh
+            subprocess.run(["cp", "-a", "--reflink=auto", "--sparse=always", seed, data], check=True)
         self.data = data
         self.log: list[str] = []
         self._ready = threading.Event()
