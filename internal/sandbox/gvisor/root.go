@@ -108,10 +108,18 @@ func (r *Runtime) mountPoints(s sandbox.Spec) ([]point, error) {
 		if err != nil {
 			return fault.New(fault.Invalid, "mount point %s of sandbox %s: %w", target, s.ID, err)
 		}
-		if _, err := os.Lstat(filepath.Join(s.Rootfs, path)); errors.Is(err, fs.ErrNotExist) {
+		fi, err := os.Lstat(filepath.Join(s.Rootfs, path))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
 			missing = append(missing, point{path, dir})
-		} else if err != nil {
+		case errors.Is(err, unix.ENOTDIR):
+			return inTheWay("the image has a file above %s, where Brisk mounts something", target)
+		case err != nil:
 			return fault.New(fault.Invalid, "mount point %s of sandbox %s: %w", target, s.ID, err)
+		case dir && !fi.IsDir():
+			return inTheWay("the image has %s as a file, and Brisk mounts a directory there", target)
+		case !dir && fi.IsDir():
+			return inTheWay("the image has %s as a directory, and Brisk mounts a file there", target)
 		}
 		return nil
 	}
@@ -136,6 +144,11 @@ func (r *Runtime) mountPoints(s sandbox.Spec) ([]point, error) {
 		}
 	}
 	return missing, nil
+}
+
+// inTheWay is the error for a root that has something else where a mount has to be.
+func inTheWay(format, target string) error {
+	return fault.New(fault.Invalid, format, target).WithHint("Remove that from the image.")
 }
 
 func below(target string, mounts []sandbox.Mount) bool {

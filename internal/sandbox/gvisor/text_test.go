@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/sandbox"
 )
 
 func TestTheFirstLoggedErrorIsTheCause(t *testing.T) {
@@ -72,5 +73,35 @@ func TestResolveIn(t *testing.T) {
 	}
 	if _, err := resolveIn(root, "/loop/x"); err == nil {
 		t.Error("a loop: no error")
+	}
+}
+
+func TestWhatIsInTheWayOfAMount(t *testing.T) {
+	root, source := t.TempDir(), t.TempDir()
+	file := filepath.Join(source, "file")
+	for _, name := range []string{file, filepath.Join(root, "run"), filepath.Join(root, "file")} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(root, "etc/resolv.conf"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ source, target, err string }{
+		{file, "/etc/resolv.conf", "the image has /etc/resolv.conf as a directory, and Brisk mounts a file there"},
+		{source, "/file", "the image has /file as a file, and Brisk mounts a directory there"},
+		{source, "/run/brisk", "the image has a file above /run/brisk, where Brisk mounts something"},
+		{file, "/run/brisk/deeper/x", "the image has a file above /run/brisk/deeper/x, where Brisk mounts something"},
+		{file, "/file", ""},
+		{source, "/etc", ""},
+		{file, "/etc/new/file", ""},
+	} {
+		_, err := new(Runtime).mountPoints(sandbox.Spec{ID: "x", Rootfs: root, Mounts: []sandbox.Mount{{Source: c.source, Target: c.target}}})
+		if c.err == "" && err == nil {
+			continue
+		}
+		if err == nil || err.Error() != c.err || !fault.Is(err, fault.Invalid) || fault.HintOf(err) != "Remove that from the image." {
+			t.Errorf("%s on %s: %v, hint %q", c.source, c.target, err, fault.HintOf(err))
+		}
 	}
 }
