@@ -51,7 +51,7 @@ func EnsureRunning(ctx context.Context, data string, argv []string) (started boo
 		case <-ctx.Done():
 			return false, &fault.Error{
 				Class: fault.Timeout, Op: "wait for the server", Err: err,
-				Hint: "Its log is " + p.LogFile() + ".",
+				Hint: "It does not answer: `brisk down` ends it. Its log is " + p.LogFile() + ".",
 			}
 		}
 	}

@@ -91,7 +91,12 @@ func (b *Builder) debian(ctx context.Context, workspace string, rel release, out
 			return nil, err
 		}
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			return nil, failed(exit.ExitCode(), out).WithHint("Its packages come from %s.", redact(host.Mirrors.Archive))
+			e := failed(exit.ExitCode(), out)
+			if strings.Contains(strings.ToLower(e.Error()), unix.ENOSPC.Error()) { // apt and dpkg work in dir
+				e.Class = fault.DiskFull
+				return nil, store.DiskError(e, "unpack packages in", b.opts.Dir)
+			}
+			return nil, e.WithHint("Its packages come from %s.", redact(host.Mirrors.Archive))
 		}
 		return nil, err
 	}

@@ -127,6 +127,7 @@ func TestDebianThatFails(t *testing.T) {
 	}{
 		{"at once", "echo E: mirror does not answer >&2; exit 25", fault.BuildFailed, "it failed with exit code 25; the end of its output:\nE: mirror does not answer", "Its packages come from http"},
 		{"half-way", "head -c 2000 /dev/zero | tr '\\0' x; echo E: disk >&2; exit 1", fault.BuildFailed, "E: disk", "Its packages"},
+		{"on a full disk", "echo 'E: Write error - write (28: No space left on device)' >&2; exit 25", fault.DiskFull, "it failed with exit code 25; the end of its output:\nE: Write error", "Free space on the filesystem that holds "},
 		{"with a tar that is none", "head -c 2000 /dev/zero | tr '\\0' x", fault.Invalid, "not a tar", ""},
 		{"without Python", "head -c 2000 /dev/zero", fault.BuildFailed, "Debian bookworm came without Python 3.11", ""},
 	} {
