@@ -643,6 +643,46 @@ func TestCloseCutsWhatDoesNotEnd(t *testing.T) {
 	require.False(t, errors.Is(o.Err, context.Canceled))
 }
 
+// Work that may take minutes is not waited for, and its clients hear why.
+func TestCloseCancelsBuildsAndImports(t *testing.T) {
+	entered := make(chan struct{}, 2)
+	f := &apitest.Fake{
+		OnBuild: func(ctx context.Context, _ json.RawMessage, p api.BuildSink) (store.Digest, error) {
+			_ = p.Progress("begun")
+			entered <- struct{}{}
+			<-ctx.Done()
+			return store.Digest{}, fault.Wrap(ctx.Err(), "build", "it")
+		},
+		OnImport: func(ctx context.Context, _, _ string, _ func(done, total int64)) (api.ImportResult, error) {
+			entered <- struct{}{}
+			<-ctx.Done()
+			return api.ImportResult{}, fault.Wrap(ctx.Err(), "import", "it")
+		},
+	}
+	dir := t.TempDir()
+	l, err := net.Listen("unix", dir+"/s")
+	require.NoError(t, err)
+	s := api.New(f.Backend(), api.Options{Info: api.Info{Workspaces: []string{"default"}}})
+	go s.Serve(l)
+	c := api.Dial(dir+"/s", "default")
+	defer c.Close()
+	got := make(chan error, 2)
+	go func() {
+		_, err := c.Import(context.Background(), api.ImportRequest{Path: "/x", Name: "x"}, nil)
+		got <- err
+	}()
+	answer := make(chan string, 1)
+	go func() {
+		_, body := raw(t, dir+"/s", http.MethodPost, "/v1/w/default/images/build", "{}")
+		answer <- body
+	}()
+	<-entered
+	<-entered
+	require.NoError(t, s.Close(t.Context()))
+	require.EqualError(t, <-got, "the server is shutting down")
+	require.Contains(t, <-answer, `{"class":"unavailable","message":"the server is shutting down"}`)
+}
+
 // acceptance is a Sink that closes a channel when the call is accepted.
 type acceptance chan struct{}
 

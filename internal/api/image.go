@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/store"
 )
 
 func (s *Server) build(w http.ResponseWriter, r *http.Request) error {
@@ -16,7 +18,11 @@ func (s *Server) build(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := stream{w: w}
-	d, err := s.backend.Builder.Build(r.Context(), r.PathValue("w"), definition, buildStream{&out})
+	var d store.Digest
+	err := s.long(r, func(ctx context.Context) (err error) {
+		d, err = s.backend.Builder.Build(ctx, r.PathValue("w"), definition, buildStream{&out})
+		return err
+	})
 	if err != nil {
 		out.fail(err)
 		return nil
@@ -47,11 +53,15 @@ func (s *Server) importImage(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := stream{w: w}
 	var last time.Time
-	res, err := s.backend.Importer.Import(r.Context(), r.PathValue("w"), q.Path, q.Name, func(done, total int64) {
-		if now := time.Now(); now.Sub(last) >= progressEvery {
-			last = now
-			_ = out.send(progressFrame{"progress", done, total}, nil)
-		}
+	var res ImportResult
+	err := s.long(r, func(ctx context.Context) (err error) {
+		res, err = s.backend.Importer.Import(ctx, r.PathValue("w"), q.Path, q.Name, func(done, total int64) {
+			if now := time.Now(); now.Sub(last) >= progressEvery {
+				last = now
+				_ = out.send(progressFrame{"progress", done, total}, nil)
+			}
+		})
+		return err
 	})
 	if err != nil {
 		out.fail(err)

@@ -67,7 +67,7 @@ func (s *Server) guard(h handler) http.Handler {
 			writeError(w, fault.New(fault.Internal, "%s %s failed; the server's log has the details", r.Method, r.URL.Path))
 		}()
 		if s.draining.Load() {
-			writeError(w, fault.New(fault.Unavailable, "the server is shutting down"))
+			writeError(w, errShuttingDown())
 			return
 		}
 		if err := h(w, r); err != nil {

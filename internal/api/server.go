@@ -44,6 +44,8 @@ type Server struct {
 	opts     Options
 	http     http.Server
 	draining atomic.Bool
+	closing  context.Context // ends with Close
+	close    context.CancelFunc
 
 	mu struct {
 		sync.Mutex
@@ -62,6 +64,7 @@ func New(b Backend, o Options) *Server {
 		o.MaxInput = MaxInput
 	}
 	s := &Server{backend: b, opts: o}
+	s.closing, s.close = context.WithCancel(context.Background())
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.lastUsed = time.Now()
 	s.http = http.Server{
@@ -89,6 +92,8 @@ func (s *Server) Serve(l net.Listener) error {
 // Drain refuses new requests as unavailable from now on; those in progress go on.
 func (s *Server) Drain() { s.draining.Store(true) }
 
+func errShuttingDown() error { return fault.New(fault.Unavailable, "the server is shutting down") }
+
 // cutGrace is how long Close waits for handlers whose clients it has cut off.
 const cutGrace = 5 * time.Second
 
@@ -104,11 +109,12 @@ func (s *Server) DrainIfIdle(d time.Duration) bool {
 	return true
 }
 
-// Close waits for the requests in progress until ctx ends, then cuts their
-// connections, which cancels them. It returns when all handlers have returned; an
-// error means that one did not within seconds.
+// Close cancels builds and imports, waits for the requests in progress until ctx
+// ends, then cuts their connections, which cancels them. It returns when all
+// handlers have returned; an error means that one did not within seconds.
 func (s *Server) Close(ctx context.Context) error {
 	s.Drain()
+	s.close()
 	if err := s.http.Shutdown(ctx); err != nil {
 		_ = s.http.Close()
 	}
@@ -126,6 +132,19 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-time.After(cutGrace):
 		return fault.New(fault.Timeout, "a request goes on though its connection is cut")
 	}
+}
+
+// long runs work that may take minutes, until the client goes or Close is called:
+// the client hears of that.
+func (s *Server) long(r *http.Request, work func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.closing, cancel)()
+	err := work(ctx)
+	if fault.Is(err, fault.Cancelled) && s.closing.Err() != nil && r.Context().Err() == nil {
+		return errShuttingDown()
+	}
+	return err
 }
 
 func (s *Server) connState(c net.Conn, st http.ConnState) {
