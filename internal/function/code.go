@@ -2,6 +2,9 @@ package function
 
 import (
 	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"os"
@@ -25,11 +28,14 @@ type Blobs interface {
 }
 
 // Code keeps functions' code as directories that sandboxes bind read-only, each
-// unpacked once from its tar. A directory appears whole or not at all.
+// unpacked once from its tar. A directory appears whole or not at all, and one that
+// an earlier process has left is compared with its tar before its first use: the
+// disk may have lost or changed it, and a function would do something else.
 type Code struct {
-	dir   string
-	blobs Blobs
-	mu    sync.Mutex // one unpacking at a time: it is short, and two of one tar would collide
+	dir     string
+	blobs   Blobs
+	mu      sync.Mutex      // one unpacking at a time: it is short, and two of one tar would collide
+	checked map[string]bool // directories that this process has unpacked or compared
 }
 
 // OpenCode keeps code in dir, and sweeps what was left unfinished.
@@ -46,7 +52,7 @@ func OpenCode(dir string, blobs Blobs) (*Code, error) {
 			return nil, fault.Wrap(err, "sweep", l)
 		}
 	}
-	return &Code{dir: dir, blobs: blobs}, nil
+	return &Code{dir: dir, blobs: blobs, checked: map[string]bool{}}, nil
 }
 
 // Dir is the directory with the code of a workspace's tar; "" gives an empty one.
@@ -59,7 +65,13 @@ func (c *Code) Dir(workspace, id string) (string, error) {
 	defer c.mu.Unlock()
 	dir := filepath.Join(c.dir, workspace, name)
 	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
+		if c.checked[dir] || !c.damaged(workspace, id, dir) {
+			c.checked[dir] = true
+			return dir, nil
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return "", fault.Wrap(err, "remove damaged code", dir)
+		}
 	}
 	tmp, err := os.MkdirTemp(c.dir, "tmp-")
 	if err != nil {
@@ -77,7 +89,53 @@ func (c *Code) Dir(workspace, id string) (string, error) {
 		_ = os.RemoveAll(tmp)
 		return "", fault.Wrap(err, "publish code", dir)
 	}
+	c.checked[dir] = true
 	return dir, nil
+}
+
+// damaged reports whether a directory is not what its tar says. Without the tar, or
+// if that is damaged itself, there is nothing better than the directory.
+func (c *Code) damaged(workspace, id, dir string) bool {
+	if id == "" {
+		return false
+	}
+	r, err := c.blobs.Open(workspace, id)
+	if err != nil {
+		return false
+	}
+	defer r.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, r); err != nil || "sha256:"+hex.EncodeToString(sum.Sum(nil)) != id {
+		return false
+	}
+	if _, err := r.Seek(0, io.SeekStart); err != nil {
+		return false
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return true
+	}
+	defer root.Close()
+	t := tar.NewReader(r)
+	for {
+		h, err := t.Next()
+		if err != nil {
+			return !errors.Is(err, io.EOF)
+		}
+		if h.Typeflag == tar.TypeReg && !holds(root, filepath.Clean(h.Name), t) {
+			return true
+		}
+	}
+}
+
+// holds reports whether a file has what r gives.
+func holds(root *os.Root, name string, r io.Reader) bool {
+	want, err := io.ReadAll(r)
+	if err != nil {
+		return false
+	}
+	have, err := root.ReadFile(name)
+	return err == nil && bytes.Equal(have, want)
 }
 
 func (c *Code) unpack(workspace, id, dir string) error {

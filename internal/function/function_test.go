@@ -3,6 +3,8 @@ package function
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -101,6 +103,39 @@ func TestCodeIsUnpackedOnce(t *testing.T) {
 	require.Equal(t, got, again)
 	_, err = c.Dir("other", "sha256:aa")
 	require.Error(t, err, "another workspace has not uploaded it")
+}
+
+func TestDamagedCodeIsUnpackedAgain(t *testing.T) {
+	up, dir := t.TempDir(), t.TempDir()
+	upload(t, up, "new", entry{name: "a.py", body: "x = 1\n", kind: tar.TypeReg}, entry{name: "b.py", body: "y = 1\n", kind: tar.TypeReg})
+	b, err := os.ReadFile(filepath.Join(up, "new"))
+	require.NoError(t, err)
+	id := "sha256:" + fmt.Sprintf("%x", sha256.Sum256(b))
+	require.NoError(t, os.Rename(filepath.Join(up, "new"), filepath.Join(up, id)))
+	path := func() string {
+		t.Helper()
+		c, err := OpenCode(dir, uploads(up))
+		require.NoError(t, err)
+		got, err := c.Dir("default", id)
+		require.NoError(t, err)
+		return filepath.Join(got, "b.py")
+	}
+	for name, damage := range map[string]func(p string) error{
+		"changed": func(p string) error { return os.WriteFile(p, []byte("y = 2\n"), 0o600) },
+		"cut off": func(p string) error { return os.Truncate(p, 0) },
+		"gone":    os.Remove,
+	} {
+		require.NoError(t, damage(path()), name)
+		b, err := os.ReadFile(path())
+		require.NoError(t, err, name)
+		require.Equal(t, "y = 1\n", string(b), name)
+	}
+
+	// A tar that is damaged itself proves nothing.
+	p := path()
+	require.NoError(t, os.Truncate(p, 0))
+	require.NoError(t, os.Truncate(filepath.Join(up, id), 512))
+	require.FileExists(t, path())
 }
 
 func TestHostileCodeIsRefusedAndLeavesNothing(t *testing.T) {
