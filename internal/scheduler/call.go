@@ -90,8 +90,8 @@ func (p *pool) call(ctx context.Context, rec *CallRecord, input []byte, out *out
 	end := trace.Begin(ctx, "run")
 	reply, err := l.Call(ctx, rec.ID, input, out.sink)
 	if err != nil {
-		if p.s.ctx.Err() != nil && fault.Is(err, fault.Unavailable) {
-			err = fault.New(fault.Unavailable, "the server is shutting down") // which is why the instance was destroyed
+		if p.s.ctx.Err() != nil {
+			err = fault.New(fault.Unavailable, "the server is shutting down") // the instance was destroyed, and how that looked is of no interest
 		}
 		end(string(fault.ClassOf(err)))
 		p.discard(l)

@@ -34,6 +34,8 @@ type journal struct {
 		order  []string // oldest first
 		byID   map[string]CallRecord
 		active map[string]struct{}
+
+		closing bool
 	}
 }
 
@@ -163,6 +165,7 @@ func (j *journal) end(r CallRecord) {
 	if err := j.appendLocked(r); err != nil {
 		j.log.Warn("the end of a call is not on record", "call", r.ID, "error", err)
 	}
+	j.closeIfDoneLocked()
 }
 
 func (j *journal) running() int {
@@ -171,10 +174,19 @@ func (j *journal) running() int {
 	return len(j.mu.active)
 }
 
+// close ends the journal with the last call that is on its way to its record: a
+// call ends when its instance does, but its caller may be slow to hear of it.
 func (j *journal) close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	_ = j.mu.file.Close()
+	j.mu.closing = true
+	j.closeIfDoneLocked()
+}
+
+func (j *journal) closeIfDoneLocked() {
+	if j.mu.closing && len(j.mu.active) == 0 {
+		_ = j.mu.file.Close() // every line has been with the kernel since it was written
+	}
 }
 
 func (j *journal) outputPath(id string) string { return filepath.Join(j.dir, "output", id) }
