@@ -51,6 +51,9 @@ func (n *Node) StartContainer(ctx context.Context, c ContainerSpec, sink Sink) (
 	if err != nil {
 		return nil, err
 	}
+	if c.Workdir != "" && k.Image.workdir(c.Workdir) != c.Workdir {
+		return nil, fault.New(fault.Invalid, "there is no directory %s in the image", c.Workdir)
+	}
 	spec := sandbox.Spec{
 		Args: args, Env: k.Image.env(user, c.Env), Cwd: k.Image.workdir(c.Workdir),
 		UID: user.uid, GID: user.gid, Groups: user.groups, Limits: c.Limits, Stdin: c.Stdin,

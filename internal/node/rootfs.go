@@ -3,6 +3,7 @@ package node
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"os"
@@ -151,15 +152,33 @@ func (r *Rootfs) workdir(asked string) string {
 	if dir == "" {
 		dir = r.root.img.Config().Workdir
 	}
-	inside, err := os.OpenRoot(r.Path)
+	f, err := r.open(dir, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return "/"
 	}
-	defer inside.Close()
-	if st, err := inside.Stat(strings.TrimLeft(dir, "/")); dir == "" || err != nil || !st.IsDir() {
-		return "/"
-	}
+	f.Close()
 	return dir
+}
+
+// open opens a path as a process inside would: a symbolic link, an absolute one
+// too, leads to what the image has there and never to the host's.
+func (r *Rootfs) open(path string, flags int) (*os.File, error) {
+	root, err := unix.Open(r.Path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: r.Path, Err: err}
+	}
+	defer unix.Close(root)
+	how := unix.OpenHow{Flags: uint64(flags) | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	for range 100 { // EAGAIN: something was renamed, anywhere, while ".." was followed
+		var fd int
+		if fd, err = unix.Openat2(root, path, &how); err == nil {
+			return os.NewFile(uintptr(fd), path), nil
+		}
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return nil, &os.PathError{Op: "open", Path: path, Err: err}
 }
 
 // account is a user inside an image.
@@ -223,12 +242,7 @@ func (r *Rootfs) user(asked string) (account, error) {
 
 // lookup finds the colon-separated line whose first field, or whose field n, is name.
 func (r *Rootfs) lookup(path, name string, n int) ([]string, error) {
-	dir, err := os.OpenRoot(r.Path) // an image's symbolic link must not lead to the host's file
-	if err != nil {
-		return nil, fault.Wrap(err, "open image", r.Digest())
-	}
-	defer dir.Close()
-	f, err := dir.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be a pipe that nobody writes to
+	f, err := r.open(path, unix.O_RDONLY|unix.O_NONBLOCK) // it may be a pipe that nobody writes to
 	if err != nil {
 		return nil, nil // no such file: only numbers will do
 	}

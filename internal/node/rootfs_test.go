@@ -90,4 +90,12 @@ func TestWorkdir(t *testing.T) {
 	require.Equal(t, "/srv", r.workdir("/srv"))
 	require.Equal(t, "/", r.workdir("/gone"))
 	require.Equal(t, "/", r.workdir("/app/x"), "a file")
+	for name, target := range map[string]string{"absolute": "/srv", "relative": "app/../srv", "host": "/proc/self/cwd", "above": "../../../../srv", "loop": "/loop"} {
+		require.NoError(t, os.Symlink(target, filepath.Join(r.Path, name)))
+	}
+	require.Equal(t, "/absolute", r.workdir("/absolute"))
+	require.Equal(t, "/relative", r.workdir("/relative"))
+	require.Equal(t, "/above", r.workdir("/above"), "the root is its own parent")
+	require.Equal(t, "/", r.workdir("/host"), "leads to the host's only outside")
+	require.Equal(t, "/", r.workdir("/loop"))
 }

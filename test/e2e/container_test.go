@@ -85,6 +85,8 @@ func TestContainerThatCannotStart(t *testing.T) {
 			complaint{"invalid", `user "nope" is not in the image's /etc/passwd`, ""}},
 		{"a relative directory", []string{"--image", image, "--block-network", "--workdir", "usr", "--", "true"}, 2,
 			complaint{"invalid", `workdir "usr": want an absolute path`, ""}},
+		{"no such directory", []string{"--image", image, "--block-network", "--workdir", "/nope", "--", "true"}, 2,
+			complaint{"invalid", "there is no directory /nope in the image", ""}},
 		{"a network that is none", []string{"--image", image, "--allow-network", "10.0.0.0/99", "--", "true"}, 2,
 			complaint{"invalid", `allow_networks: "10.0.0.0/99" is not a CIDR prefix such as 10.1.0.0/16`, ""}},
 		{"a flag of containers without one", []string{"--memory", "5", "x.py"}, 2,
