@@ -34,6 +34,9 @@ func EnsureRunning(ctx context.Context, data string, argv []string) (started boo
 	defer cancel()
 	for {
 		err := answers(ctx, p)
+		if fault.Is(err, fault.Timeout) {
+			return false, silent(p, err)
+		}
 		if err == nil || !fault.Is(err, fault.Unavailable) {
 			return false, err
 		}
@@ -49,11 +52,16 @@ func EnsureRunning(ctx context.Context, data string, argv []string) (started boo
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return false, &fault.Error{
-				Class: fault.Timeout, Op: "wait for the server", Err: err,
-				Hint: "It does not answer: `brisk down` ends it. Its log is " + p.LogFile() + ".",
-			}
+			return false, silent(p, &fault.Error{Op: "wait for the server", Err: err})
 		}
+	}
+}
+
+// silent is the error for a server that is there and does not answer.
+func silent(p Paths, err error) error {
+	return &fault.Error{
+		Class: fault.Timeout, Err: err,
+		Hint: "It does not answer: `brisk down` ends it. Its log is " + p.LogFile() + ".",
 	}
 }
 
