@@ -27,11 +27,12 @@ type Client struct {
 	socket    string
 	workspace string
 	http      *http.Client
+	lookup    time.Duration // how long a query may take
 }
 
 // Dial makes a client of the server at a unix socket. It does not connect yet.
 func Dial(socket, workspace string) *Client {
-	return &Client{socket: socket, workspace: workspace, http: &http.Client{Transport: &http.Transport{
+	return &Client{socket: socket, workspace: workspace, lookup: lookupTimeout, http: &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
@@ -243,8 +244,31 @@ func number(n int) string {
 	return strconv.Itoa(n)
 }
 
-// ask sends v as JSON, if it is not nil, and reads the answer into out, if that is not nil.
+// How long a server may take to answer: what it only has to look up takes some
+// milliseconds, and a removal deletes files.
+const (
+	lookupTimeout = 15 * time.Second
+	changeTimeout = 5 * time.Minute
+)
+
+// ask sends v as JSON, if it is not nil, and reads the answer into out, if that is
+// not nil. A server that does not answer is a Timeout.
 func (c *Client) ask(ctx context.Context, method, path string, v, out any) error {
+	limit := changeTimeout
+	if method == http.MethodGet {
+		limit = c.lookup
+	}
+	silent := fault.New(fault.Timeout, "the server has not answered for %v", limit).WithHint("`brisk down` ends a server that hangs.")
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, silent)
+	defer cancel()
+	err := c.exchange(ctx, method, path, v, out)
+	if err != nil && errors.Is(context.Cause(ctx), silent) {
+		return silent
+	}
+	return err
+}
+
+func (c *Client) exchange(ctx context.Context, method, path string, v, out any) error {
 	body, err := jsonBody(v)
 	if err != nil {
 		return err
