@@ -232,10 +232,9 @@ func (i *Instance) exchange(ctx context.Context, m any, payload []byte) (channel
 		return reply, nil
 	case ctx.Err() != nil:
 		return reply, context.Cause(ctx)
+	case conn.Interrupted(): // the error is that of whatever ended first
+		return reply, fault.New(fault.Unavailable, "the instance was destroyed during the call")
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		if conn.Interrupted() {
-			return reply, fault.New(fault.Unavailable, "the instance was destroyed during the call")
-		}
 		// The connection's deadline may fire a moment before the context's.
 		<-ctx.Done()
 		return reply, context.Cause(ctx)
@@ -328,6 +327,9 @@ func (i *Instance) Destroy() {
 	}
 	if i.box != nil {
 		i.box.destroy()
+	}
+	if conn := i.conn.Load(); conn != nil {
+		_ = conn.Close()
 	}
 	if i.Image != nil {
 		i.Image.Release()
