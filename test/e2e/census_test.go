@@ -53,6 +53,7 @@ type census struct {
 	loops     []string // devices on files of its directories
 	run       []string // all files of its run directory
 	temporary []string // files of its data directory that should not outlive what made them
+	open      []string // descriptors of its server
 }
 
 // kinds lists the parts under their names.
@@ -61,7 +62,7 @@ func (c *census) kinds() map[string][]string {
 		"process": c.processes, "mount": c.mounts, "cgroup": c.cgroups, "socket": c.sockets,
 		"network namespace": c.netns,
 		"network interface": c.links, "firewall table": c.tables, "loop device": c.loops,
-		"file in RUN": c.run, "temporary file": c.temporary,
+		"file in RUN": c.run, "temporary file": c.temporary, "descriptor": c.open,
 	}
 }
 
@@ -86,6 +87,18 @@ func (c *census) counts() map[string]int {
 	return m
 }
 
+// beside shows those kinds of which there are not as many as in another census.
+func (c *census) beside(before *census) string {
+	var b strings.Builder
+	old := before.kinds()
+	for kind, things := range c.kinds() {
+		if len(things) != len(old[kind]) {
+			fmt.Fprintf(&b, "%s, before:\n  %s\n%s, after:\n  %s\n", kind, strings.Join(old[kind], "\n  "), kind, strings.Join(things, "\n  "))
+		}
+	}
+	return b.String()
+}
+
 func (s *site) census(t *testing.T) *census {
 	t.Helper()
 	c, err := takeCensus(s)
@@ -97,12 +110,14 @@ func takeCensus(s *site) (*census, error) {
 	run := s.runDir()
 	group := s.group()
 	c := &census{}
-	ns := ""
-	if b, err := os.ReadFile(filepath.Join(s.data, "lock")); err == nil {
-		ns, _ = os.Readlink("/proc/" + strings.TrimSpace(string(b)) + "/ns/mnt")
-	}
+	b, _ := os.ReadFile(filepath.Join(s.data, "lock"))
+	server := strings.TrimSpace(string(b))
+	ns, _ := os.Readlink(filepath.Join("/proc", server, "ns/mnt"))
 	if here, _ := os.Readlink("/proc/self/ns/mnt"); ns == here {
 		ns = "" // the pid is somebody else's by now
+	}
+	if ns != "" {
+		c.open = descriptors(filepath.Join("/proc", server, "fd"))
 	}
 	pids, err := processes()
 	if err != nil {
@@ -272,6 +287,17 @@ func networksOf(dir string) (links, tables []string, err error) {
 		}
 	}
 	return links, tables, err
+}
+
+func descriptors(dir string) (l []string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		to, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err == nil {
+			l = append(l, to)
+		}
+	}
+	return l
 }
 
 func loopsBelow(dirs ...string) (devices []string) {

@@ -94,7 +94,7 @@ func TestNothingLeaksOver100Cycles(t *testing.T) {
 
 			after := s.settled(t, "cycles")
 			t.Logf("at rest: %v", after.counts())
-			require.Equal(t, before.counts(), after.counts(), "before:\n%s\nafter:\n%s", strings.Join(before.all(), "\n"), strings.Join(after.all(), "\n"))
+			require.Empty(t, after.beside(before))
 
 			s.ok(t, "down")
 			require.Empty(t, s.census(t).all())
