@@ -2,6 +2,7 @@ package lazyfs
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -65,8 +66,8 @@ func TestApartHasNoDescriptors(t *testing.T) {
 	for range 20 { // the runtime has to get on with such threads
 		var own, opened int
 		require.NoError(t, apart(func() (err error) {
-			if _, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0); err != unix.EBADF {
-				return fmt.Errorf("descriptor %d: %v", f.Fd(), err)
+			if _, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
+				return fmt.Errorf("descriptor %d: %w", f.Fd(), err)
 			}
 			opened, err = unix.Open("/", unix.O_RDONLY, 0)
 			own = unix.Gettid()
@@ -77,6 +78,6 @@ func TestApartHasNoDescriptors(t *testing.T) {
 		_, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
 		require.NoError(t, err, "it is open here, still; %d was not", opened)
 	}
-	wrong := fmt.Errorf("wrong")
+	wrong := errors.New("wrong")
 	require.Equal(t, wrong, apart(func() error { return wrong }))
 }
