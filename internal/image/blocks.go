@@ -27,6 +27,7 @@ type Blocks struct {
 	recent [recentChunks]recentChunk
 	free   sync.Pool // of *[]byte, ChunkSize long
 	stats  struct{ originBytes, originChunks, cacheBytes, cacheChunks atomic.Int64 }
+	failed atomic.Pointer[error]
 }
 
 // recentChunk is a chunk that was read lately; chunk i is remembered at i modulo
@@ -83,11 +84,22 @@ func (b *Blocks) ReadAt(ctx context.Context, p []byte, off int64) error {
 		return nil
 	}
 	first := b.dev.at(uint32(off / store.BlockSize))
+	var err error
 	if off+int64(len(p)) <= b.Offset(first+1) {
-		return b.part(ctx, first, p, off-b.Offset(first))
+		err = b.part(ctx, first, p, off-b.Offset(first))
+	} else {
+		err = b.span(ctx, first, p, off)
 	}
-	return b.span(ctx, first, p, off)
+	if err != nil && ctx.Err() == nil {
+		failure := err // its own, so that a read without a failure allocates nothing
+		b.failed.Store(&failure)
+	}
+	return err
 }
+
+// Failure points to the error of the last ReadAt that failed, or is nil; another
+// failure has another pointer. The kernel gives those who read a file EIO only.
+func (b *Blocks) Failure() *error { return b.failed.Load() }
 
 // span reads from several chunks.
 func (b *Blocks) span(ctx context.Context, first int, p []byte, off int64) error {

@@ -32,13 +32,15 @@ type box struct {
 	output  *output
 	slot    *network.Slot
 	sandbox sandbox.Sandbox
+	root    *Rootfs
+	before  *error // the image's last failure when the box was made
 	once    sync.Once
 }
 
 // newBox takes a network and makes the directory and the pipes; create makes the
 // sandbox. On an error the caller calls destroy.
 func (n *Node) newBox(ctx context.Context, id string, spec sandbox.Spec, blockNetwork bool, allow []netip.Prefix, root *Rootfs) (*box, error) {
-	b := &box{node: n, dir: filepath.Join(n.opt.Run, "instances", id), spec: spec}
+	b := &box{root: root, before: root.failure(), node: n, dir: filepath.Join(n.opt.Run, "instances", id), spec: spec}
 	b.shared = filepath.Join(b.dir, "run")
 	if err := b.fill(ctx, blockNetwork, allow); err != nil {
 		b.destroy()
@@ -103,6 +105,20 @@ func (b *box) explainExit(exit sandbox.Exit) error {
 		return fault.New(fault.UserCode, "the process was ended by signal %d", exit.Code-128)
 	}
 	return fault.New(fault.UserCode, "the process exited with code %d", exit.Code)
+}
+
+// blame gives the error of reading the image, if that failed since the box was
+// made, in place of what came of it: a program that cannot read its files may end
+// in any way.
+func (b *box) blame(err error) error {
+	if b == nil || err == nil {
+		return err
+	}
+	f := b.root.failure()
+	if f == nil || f == b.before {
+		return err
+	}
+	return fault.Wrap(*f, "read image", b.root.root.img.Digest.Short())
 }
 
 // destroy frees all that the box holds, once.

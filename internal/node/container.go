@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/sandbox"
@@ -67,7 +69,7 @@ func (n *Node) StartContainer(ctx context.Context, c ContainerSpec, sink Sink) (
 	}
 	end := trace.Begin(ctx, "start")
 	if err := k.box.sandbox.Start(ctx); err != nil {
-		return nil, explainProgram(err, args[0])
+		return nil, k.box.blame(explainProgram(err, args[0]))
 	}
 	end("")
 	return k, nil
@@ -101,8 +103,17 @@ func (k *Container) Wait(ctx context.Context) (sandbox.Exit, error) {
 		return exit, err
 	}
 	k.box.output.Drain()
+	switch exit.Code {
+	case 126, 127, 128 + int(unix.SIGBUS), 128 + int(unix.SIGSEGV): // what unreadable programs and libraries end with
+		if err := k.box.blame(errUnreadable); err != errUnreadable {
+			return exit, err
+		}
+	}
 	return exit, nil
 }
+
+// errUnreadable is what blame replaces, if the image is to blame.
+var errUnreadable error = fault.New(fault.Internal, "the program could not be read")
 
 // Signal sends to the command.
 func (k *Container) Signal(ctx context.Context, sig os.Signal) error {

@@ -113,7 +113,8 @@ func (e *LoadError) Error() string {
 
 // Start runs the runner and has it import the user's module. A module that does
 // not import is a *LoadError. The function's startup_timeout bounds it.
-func (i *Instance) Start(ctx context.Context, sink Sink) error {
+func (i *Instance) Start(ctx context.Context, sink Sink) (err error) {
+	defer func() { err = i.box.blame(err) }()
 	timeout := function.Seconds(i.Function.Spec.StartupTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fault.New(fault.Timeout, "the function did not load within its startup_timeout of %v s", i.Function.Spec.StartupTimeout))
 	defer cancel()
@@ -258,7 +259,7 @@ func (i *Instance) gone(err error) error {
 		return fault.New(fault.Interrupted, "the call was cut short: %w", werr)
 	}
 	i.box.output.Drain()
-	return i.box.explainExit(exit)
+	return i.box.blame(i.box.explainExit(exit))
 }
 
 // Alive reports whether the instance can be given a call.

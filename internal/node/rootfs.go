@@ -116,6 +116,14 @@ func (r *Rootfs) Digest() string { return r.root.img.Digest.String() }
 // Stats counts what has been read of the image so far, by all its users.
 func (r *Rootfs) Stats() image.BlockStats { return r.root.blocks.Stats() }
 
+// failure is the last error of reading the image, or nil.
+func (r *Rootfs) failure() *error {
+	if r.root == nil || r.root.blocks == nil {
+		return nil
+	}
+	return r.root.blocks.Failure()
+}
+
 // Size is the image's size in bytes, as a user would count it.
 func (r *Rootfs) Size() int64 { return r.root.img.Manifest.Bytes }
 
