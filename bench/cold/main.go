@@ -203,7 +203,7 @@ func (c *benchCase) sample(ctx context.Context, o options, s *drive.Server, p *d
 		condition, target, start = "nothing created", c.fresh, "restored-fresh"
 	}
 	if dropped {
-		condition, target = condition+", page cache dropped", 0
+		condition += ", page cache dropped"
 	} else {
 		condition += ", page cache warm"
 	}
