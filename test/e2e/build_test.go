@@ -131,8 +131,38 @@ func TestBuildInstalls(t *testing.T) {
 	t.Parallel()
 	needOutbound(t)
 	s := newSite(t)
-	file := s.builds(t, "installs", `.apt_install("hello").pip_install("six==1.16.0")`)
-	require.Equal(t, `'Hello, world!\n1.16.0\n'`+"\n", s.ok(t, "run", file+"::f", "--command", `hello; python3 -c "import six; print(six.__version__)"`))
+	file := s.write(t, "installs.py", `
+import brisk, os
+app = brisk.App("installs")
+image = brisk.Image.debian_slim().apt_install("hello").pip_install("numpy")
+with image.imports():
+    import numpy
+
+@app.function(image=image, block_network=True, scaledown_window=0.2)
+def f():
+    return os.popen("hello").read().strip(), int(numpy.arange(10).sum()), float(numpy.random.random()), float(numpy.random.default_rng().random())
+
+@app.local_entrypoint()
+def main():
+    print(*f.remote(), sep="\n")
+`)
+	drawn := map[string]bool{}
+	for range 4 {
+		lines := strings.Split(s.ok(t, "run", file), "\n")
+		require.Equal(t, []string{"Hello, world!", "45"}, lines[:2])
+		drawn[lines[2]], drawn[lines[3]] = true, true
+		s.ready(t, "installs")
+		s.cooled(t, "installs")
+	}
+	require.Len(t, drawn, 8, "clones of a snapshot draw numbers of their own")
+	var starts []string
+	for _, c := range s.calls(t, "installs") {
+		starts = append(starts, c.Start)
+	}
+	require.Equal(t, []string{"restored", "restored", "restored", "cold"}, starts)
+	c := s.calls(t, "installs")[3]
+	t.Logf("import numpy read %d bytes of an image of %d", c.Origin.OriginBytes+c.Origin.CacheBytes, c.Origin.ImageBytes)
+	require.Less(t, c.Origin.OriginBytes+c.Origin.CacheBytes, c.Origin.ImageBytes/3)
 }
 
 // A machine without a network: builds say so, all else works.

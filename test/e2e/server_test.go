@@ -152,6 +152,22 @@ func TestServerOnForeignDirectories(t *testing.T) {
 	s.ok(t, "image", "ls")
 }
 
+// Paths that mount options, shells and sockets choke on.
+func TestDataDirectoryWithAnOddName(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 200)
+	for _, name := range []string{`odd, na:me i"n\side=1`, long + "/" + long + "/" + long} {
+		for _, mode := range modes {
+			data := filepath.Join(t.TempDir(), name)
+			require.NoError(t, os.MkdirAll(data, 0o755))
+			s := newSiteAt(t, data, mode.env...)
+			file := s.builds(t, "odd", `.run_commands("echo built > /built")`)
+			require.Equal(t, "'built\\n'\n", s.ok(t, "run", file+"::f", "--command", "cat /built"))
+			s.ok(t, "down")
+		}
+	}
+}
+
 func TestServerGoesWhenIdle(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

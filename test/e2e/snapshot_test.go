@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,6 +93,75 @@ func TestSnapshotHygiene(t *testing.T) {
 			require.NoError(t, err)
 			require.NotContains(t, string(b), "the first caller's", path)
 		}
+	}
+}
+
+// What a module has set up when it is imported is there in every clone, as on the
+// first start: threads, child processes, pipes, files, listening sockets. Only
+// connections to the outside are broken, and new ones can be made.
+func TestSnapshotKeepsWhatTheModuleSetUp(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	host := hostListener(t)
+	address, port, _ := net.SplitHostPort(host)
+	file := s.write(t, "setup.py", `
+import os, time
+import brisk
+
+app = brisk.App("setup")
+HOST = ("`+address+`", `+port+`)
+
+if not brisk.is_local():
+    import mmap, socket, sqlite3, subprocess, tempfile, threading
+
+    outside = socket.create_connection(HOST, timeout=10)
+    server = socket.create_server(("127.0.0.1", 8123))
+    ticks = 0
+    def tick():
+        global ticks
+        while True:
+            ticks += 1
+            time.sleep(0.001)
+    threading.Thread(target=tick, daemon=True).start()
+    cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    temporary = tempfile.NamedTemporaryFile()
+    temporary.write(b"kept")
+    temporary.flush()
+    memory = mmap.mmap(-1, 1 << 20)
+    memory[:4] = b"mmap"
+    db = sqlite3.connect("/tmp/x.db")
+    db.execute("create table t(a)")
+    db.commit()
+    left, right = socket.socketpair()
+    os.makedirs("/srv/made")
+
+@app.function(scaledown_window=0.2, allow_networks=["`+address+`/32"])
+def use():
+    before = ticks
+    while ticks < before + 3:
+        time.sleep(0.001)
+    cat.stdin.write(b"cat\n")
+    cat.stdin.flush()
+    left.send(b"pair")
+    socket.create_connection(("127.0.0.1", 8123), timeout=10).close()
+    socket.create_connection(HOST, timeout=10).close()
+    try:
+        outside.settimeout(10)
+        outside.sendall(b"x")
+        old = outside.recv(1) == b"" and "closed"
+    except OSError:
+        old = "closed"
+    db.execute("insert into t values (1)")
+    return [cat.stdout.readline(), open(temporary.name).read(), memory[:4], right.recv(4), db.execute("select count(*) from t").fetchone(),
+            os.listdir("/srv"), old]
+`)
+	want := "[b'cat\\n', 'kept', b'mmap', b'pair', (1,), ['made'], 'closed']\n"
+	require.Equal(t, want, s.ok(t, "run", file+"::use"))
+	for range 2 {
+		s.ready(t, "setup")
+		s.cooled(t, "setup")
+		require.Equal(t, want, s.ok(t, "run", file+"::use"))
+		require.Equal(t, "restored", s.lastCall(t, "setup").Start)
 	}
 }
 
