@@ -12,7 +12,7 @@ with image.imports():
     import numpy
 
 
-@app.function(image=image, scaledown_window=0.1, env={"BENCH_RUN": os.environ.get("BRISK_BENCH_RUN", "")})
+@app.function(image=image, scaledown_window=0.5, env={"BENCH_RUN": os.environ.get("BRISK_BENCH_RUN", "")})
 def mean(xs):
     return float(numpy.mean(xs))
 
