@@ -2,7 +2,7 @@
 
 int, float, str, bool (--flag and --no-flag), Literal (choices), Optional of these, and lists of them: the option
 repeated, or once with a JSON list of numbers. A parameter without an annotation is of its default's type, else a
-string. One with a default of any other type keeps it, and has no option.
+string, or what a JSON list or object says. One with a default of any other type keeps it, and has no option.
 """
 
 from __future__ import annotations
@@ -124,11 +124,21 @@ def _from_text(annotation: str) -> Any:
     return object
 
 
+def value(word: str) -> Any:
+    """What a word means for a parameter that does not say: a JSON list or object, else a string."""
+    if word[:1] in ("[", "{"):
+        try:
+            return json.loads(word)
+        except ValueError:
+            pass
+    return word
+
+
 def _option(hint: Any, default: Any) -> Optional[_Option]:
     empty = inspect.Parameter.empty
     if hint is empty or hint is Any:
         if default is empty or default is None:
-            return _Option(str)
+            return _Option(value)
         return _Option(type(default)) if type(default) in _SCALARS else None
     if hint in _SCALARS:
         return _Option(hint)

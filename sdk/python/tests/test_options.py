@@ -60,6 +60,8 @@ def unannotated(a, b=2, c=1.5, d=False, e="s", f=None, g={}):  # type: ignore[no
 def test_without_annotations_defaults_decide() -> None:
     words = ["--a", "1", "--b", "3", "--c", "2", "--d", "--e", "5", "--f", "6"]
     assert parse(unannotated, *words) == {"a": "1", "b": 3, "c": 2.0, "d": True, "e": "5", "f": "6"}
+    assert parse(unannotated, "--a", "[1, 2.5]") == {"a": [1, 2.5]}
+    assert parse(unannotated, "--a", "[1, 2.5") == {"a": "[1, 2.5"}
 
 
 def new_style(a: int | None = None, b: str | None = None, window_days: int = 1, *rest: int, **more: int) -> None:
