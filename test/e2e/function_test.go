@@ -115,10 +115,11 @@ func (s *site) cooled(t *testing.T, app string) {
 // modes are the two ways to mount images, with the environment that selects them.
 var modes = []struct {
 	name string
+	old  bool
 	env  []string
 }{
-	{"this kernel's way", nil},
-	{"older kernels' way", []string{"BRISK_COMPAT=1"}},
+	{"this kernel's way", false, []string{"BRISK_COMPAT="}},
+	{"older kernels' way", true, []string{"BRISK_COMPAT=1"}},
 }
 
 const heavy = `

@@ -39,7 +39,7 @@ func TestReaderWhenTheServerDies(t *testing.T) {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			reader := s.launch(t, cmd, unread)
 			unread.Close()
-			if mode.env != nil {
+			if mode.old {
 				r := reader.wait(t)
 				require.Equal(t, 1, r.code)
 				require.Contains(t, r.err, "Input/output error")
@@ -48,7 +48,7 @@ func TestReaderWhenTheServerDies(t *testing.T) {
 
 			want := strings.Fields(s.in(t, "sha256sum", "/usr/bin/perl").out)
 			require.Len(t, want, 2)
-			if mode.env == nil {
+			if !mode.old {
 				r := reader.wait(t)
 				require.Equal(t, 0, r.code, "%s", r.err)
 				sum := sha256.Sum256([]byte(r.out))

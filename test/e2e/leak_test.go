@@ -71,7 +71,7 @@ func TestNothingLeaksOver100Cycles(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			restores, colds := "75", "25"
-			if mode.env != nil {
+			if mode.old {
 				restores, colds = "15", "5" // the mounts are what differs, and those are made once
 			}
 			s := newSite(t, mode.env...)

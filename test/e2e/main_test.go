@@ -19,6 +19,9 @@
 // The tests wait for events (a line of output, a file, a process's end), never for
 // a while; what is polled has a deadline that only a defect can reach.
 //
+// Where the two ways to mount images differ, tests run both; with $BRISK_COMPAT set
+// all of them run as on older kernels.
+//
 // $BRISK_BIN names the binary (default: built from this checkout), $BRISK_RUNSC its
 // runsc, $BRISK_E2E_SEED the seed. They need root, and are skipped without.
 package e2e

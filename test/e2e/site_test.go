@@ -129,7 +129,8 @@ func (s *site) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(briskBin, args...)
 	cmd.Dir = s.files
 	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "BRISK_") || strings.HasPrefix(kv, "BRISK_RUNSC=") {
+		name, _, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, "BRISK_") || name == "BRISK_RUNSC" || name == "BRISK_COMPAT" {
 			cmd.Env = append(cmd.Env, kv)
 		}
 	}
