@@ -382,7 +382,7 @@ func TestKillOfTheClient(t *testing.T) {
 			})
 			c := s.lastCall(t, "victims")
 			require.Equal(t, "cancelled", c.Error.Class)
-			require.Empty(t, groupsBelow(s.group()+"/"+c.Instance))
+			eventually(t, "the instance is destroyed", func() bool { return len(groupsBelow(s.group()+"/"+c.Instance)) == 0 })
 		})
 	}
 	s.usable(t, file)
