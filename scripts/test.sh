@@ -65,6 +65,7 @@ stage_e2e() {
   BRISK_E2E_SEED=$(scripts/e2e-seed.sh) || return # both start with an image that is built
   export BRISK_E2E_SEED
   [ ! -d test/e2e ] || go_test "end to end" -count=1 -timeout 20m ./test/e2e/... || status=1
+  [ ! -d test/e2e ] || BRISK_COMPAT=1 go_test "end to end, older kernels" -count=1 -timeout 20m ./test/e2e/... || status=1
   py "python, end to end" -m e2e || status=1
   return "$status"
 }
