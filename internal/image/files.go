@@ -145,13 +145,6 @@ func (s *Images) readManifest(ctx context.Context, workspace string, d store.Dig
 }
 
 func (s *Images) getOrigin(ctx context.Context, key string) ([]byte, error) {
-	size, err := s.opt.Origin.Size(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	if size > maxManifest {
-		return nil, fault.New(fault.Corrupt, "a manifest of %d bytes is too long", size)
-	}
-	b := make([]byte, size)
-	return b, s.opt.Origin.ReadAt(ctx, key, b, 0)
+	b, _, err := s.opt.Origin.Get(ctx, key, maxManifest)
+	return b, err
 }

@@ -88,8 +88,8 @@ func (s *Images) openWorkspace(ctx context.Context, workspace string) error {
 		return err
 	}
 	have := map[string]bool{}
-	err = s.opt.Origin.List(ctx, originPrefix(workspace), func(key string, _ int64) error {
-		have[key] = true
+	err = s.opt.Origin.List(ctx, originPrefix(workspace), func(o store.Object) error {
+		have[o.Key] = true
 		return nil
 	})
 	if err != nil {

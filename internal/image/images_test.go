@@ -94,8 +94,8 @@ func (w *world) files(img *Image) []string {
 
 func (w *world) keys(prefix string) []string {
 	var l []string
-	require.NoError(w.t, w.mem.List(w.t.Context(), prefix, func(key string, _ int64) error {
-		l = append(l, key)
+	require.NoError(w.t, w.mem.List(w.t.Context(), prefix, func(o store.Object) error {
+		l = append(l, o.Key)
 		return nil
 	}))
 	slices.Sort(l)

@@ -152,8 +152,8 @@ func (s *Images) manifests(ctx context.Context) (map[loadedKey]bool, error) {
 	if s.opt.Origin == nil {
 		return known, nil
 	}
-	return known, s.opt.Origin.List(ctx, originRoot, func(key string, _ int64) error {
-		workspace, digits, _ := strings.Cut(strings.TrimPrefix(key, originRoot), "/")
+	return known, s.opt.Origin.List(ctx, originRoot, func(o store.Object) error {
+		workspace, digits, _ := strings.Cut(strings.TrimPrefix(o.Key, originRoot), "/")
 		if d, err := store.ParseDigest(digits); err == nil && checkWorkspace(workspace) == nil {
 			known[loadedKey{workspace, d}] = true
 		}

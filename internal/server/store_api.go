@@ -34,9 +34,9 @@ func (a *storeAPI) StoreStats(ctx context.Context) (s api.StoreStats, err error)
 			s.ImageBytes += i.Manifest.Bytes
 		}
 	}
-	err = a.origin.List(ctx, "", func(key string, size int64) error {
-		s.OriginBytes += size
-		if strings.HasPrefix(key, "packs/") {
+	err = a.origin.List(ctx, "", func(o store.Object) error {
+		s.OriginBytes += o.Size
+		if strings.HasPrefix(o.Key, "packs/") {
 			s.Packs++
 		}
 		return nil

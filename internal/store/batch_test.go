@@ -20,7 +20,7 @@ import (
 // objects lists an origin's keys.
 func objects(t testing.TB, o store.Origin) (keys []string) {
 	t.Helper()
-	if err := o.List(context.Background(), "", func(key string, _ int64) error { keys = append(keys, key); return nil }); err != nil {
+	if err := o.List(context.Background(), "", func(o store.Object) error { keys = append(keys, o.Key); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return keys

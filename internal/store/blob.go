@@ -47,18 +47,10 @@ func (s *Store) putBlob(ctx context.Context, d Digest, data []byte) error {
 // GetBlob reads a blob of at most max bytes and verifies it.
 func (s *Store) GetBlob(ctx context.Context, d Digest, max int64) ([]byte, error) {
 	key := blobKey(d)
-	size, err := s.opts.Origin.Size(ctx, key)
-	if err != nil {
-		return nil, fault.Wrap(err, "read blob", d.Short())
-	}
 	damaged := func(err error) error {
 		return &fault.Error{Class: fault.Corrupt, Op: "read blob", Object: d.String(), Hint: hintImport, Err: err}
 	}
-	if limit := max + max/64 + 1024; size > limit { // zstd never needs more
-		return nil, damaged(fmt.Errorf("%d bytes are stored for at most %d", size, max))
-	}
-	frame := make([]byte, size)
-	err = s.opts.Origin.ReadAt(ctx, key, frame, 0)
+	frame, _, err := s.opts.Origin.Get(ctx, key, max+max/64+1024) // zstd never needs more
 	if fault.Is(err, fault.Corrupt) {
 		return nil, damaged(err)
 	}

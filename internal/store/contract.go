@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/zeebo/blake3"
 
@@ -73,23 +74,53 @@ const (
 	FromOrigin
 )
 
-// Origin keeps immutable objects under slash-separated keys: a directory now, an
-// S3 bucket later. All methods are safe for concurrent use, respect ctx, and
-// return errors of package fault: NotFound for a key that is not there,
-// DiskFull, Unavailable. originTest (storetest) is the suite that each passes.
+// Origin keeps objects under slash-separated keys (CheckKey): a local directory
+// (DirOrigin) or a bucket (package s3). Content, which is named by its digest, is
+// put once and never changes; small records are exchanged with Swap. A key is
+// used for one of the two.
+//
+// All methods are safe for concurrent use, respect ctx, and return errors of package
+// fault: Invalid for a key that is none, NotFound for an object that is not there,
+// Corrupt for one that is shorter or longer than it may be, DiskFull, Unavailable.
+// storetest.TestOrigin is the suite that each implementation passes.
 type Origin interface {
 	// Put stores all of r under key: all or nothing, and durable when it
 	// returns. An object that exists already stays as it is, and is no error.
 	Put(ctx context.Context, key string, r io.Reader) error
+	// Swap stores data, whole and durable, if the object's version is old; ""
+	// means that there must be no object. If it is not so the error is fault.Exists, and nothing
+	// has changed. Of several at once, in whatever processes, one wins.
+	Swap(ctx context.Context, key string, old Version, data []byte) (Version, error)
+
 	// ReadAt fills p from offset off, or fails; a short object is io.ErrUnexpectedEOF, of class Corrupt.
 	ReadAt(ctx context.Context, key string, p []byte, off int64) error
+	// Open streams an object from offset off to its end; ctx bounds the reading, too. The stream
+	// ends with io.EOF only if all was delivered. An offset at or past the end, but
+	// for 0, is io.ErrUnexpectedEOF, of class Corrupt.
+	Open(ctx context.Context, key string, off int64) (io.ReadCloser, error)
+	// Get reads a whole object of at most max bytes, with the version that it has; a longer
+	// one is fault.Corrupt.
+	Get(ctx context.Context, key string, max int64) ([]byte, Version, error)
 	// Size gives an object's length in bytes.
 	Size(ctx context.Context, key string) (int64, error)
-	// List calls fn for each key with the prefix, in no particular order, until fn fails.
-	List(ctx context.Context, prefix string, fn func(key string, size int64) error) error
+	// List calls fn for each object whose key has the prefix, in no particular
+	// order, until fn fails. One that comes or goes meanwhile may be seen or not.
+	List(ctx context.Context, prefix string, fn func(Object) error) error
+
 	// Delete removes an object; one that is not there is no error.
 	Delete(ctx context.Context, key string) error
 }
+
+// Object is what a listing says of an object.
+type Object struct {
+	Key      string
+	Size     int64     // in bytes
+	Modified time.Time // when it was put, by the clock of the origin, which need not be this machine's
+}
+
+// Version is a state of an object that Swap exchanges, for comparison only. Equal
+// content may have equal versions.
+type Version string
 
 // Cache is the machine's own tier: chunks in plain content, each once. The slab
 // implements it. Safe for concurrent use.

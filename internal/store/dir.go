@@ -3,12 +3,10 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -20,12 +18,15 @@ import (
 // is its key.
 //
 // An object appears whole and durable, or not at all: it is written and synced
-// under a temporary name, linked to its place (which never overwrites), and the
-// directory synced. Temporary files carry a lock while their writer lives;
-// OpenDir removes those without.
+// under a temporary name, linked to its place (which never overwrites) or renamed
+// to it (if it is exchanged), and the directory synced. Temporary files carry a
+// lock while their writer lives; OpenDir removes those without. Any number of
+// processes may use the same directory.
 type DirOrigin struct {
 	root string
 	tmp  string // root/.tmp: no key has a component that begins with a dot
+
+	swaps chan struct{} // one slot: exchanging or deleting, in this process (see lockSwaps)
 
 	made sync.Map // directories (string) whose own names are known to be durable
 
@@ -42,7 +43,7 @@ func OpenDir(root string) (*DirOrigin, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "open origin", root)
 	}
-	d := &DirOrigin{root: root, tmp: filepath.Join(root, ".tmp")}
+	d := &DirOrigin{root: root, tmp: filepath.Join(root, ".tmp"), swaps: make(chan struct{}, 1)}
 	if err := os.MkdirAll(d.tmp, 0o700); err != nil {
 		return nil, DiskError(err, "make origin", root)
 	}
@@ -97,6 +98,10 @@ func (d *DirOrigin) PutFile(ctx context.Context, key, path string, replace bool)
 		return fault.Wrap(err, "put", to)
 	}
 	defer f.Close()
+	// The origin's time of an object is that of its being put.
+	if err := unix.UtimesNanoAt(int(f.Fd()), "", []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}, unix.AT_EMPTY_PATH); err != nil {
+		return DiskError(err, "put", to)
+	}
 	if err := f.Sync(); err != nil {
 		return DiskError(err, "put", to)
 	}
@@ -190,102 +195,6 @@ func (d *DirOrigin) at(step string) error {
 	return d.step(step)
 }
 
-// ReadAt implements Origin.
-func (d *DirOrigin) ReadAt(ctx context.Context, key string, p []byte, off int64) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	path, err := d.path(key)
-	if err != nil {
-		return err
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return fault.Wrap(err, "read", path)
-	}
-	defer f.Close()
-	n, err := f.ReadAt(p, off)
-	switch {
-	case n == len(p):
-		return nil
-	case err == io.EOF:
-		return &fault.Error{Class: fault.Corrupt, Op: "read", Object: path,
-			Err: fmt.Errorf("it ends before byte %d: %w", off+int64(len(p)), io.ErrUnexpectedEOF)}
-	}
-	return fault.Wrap(err, "read", path)
-}
-
-// Size implements Origin.
-func (d *DirOrigin) Size(ctx context.Context, key string) (int64, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	path, err := d.path(key)
-	if err != nil {
-		return 0, err
-	}
-	st, err := os.Lstat(path)
-	if err != nil {
-		return 0, fault.Wrap(err, "size", path)
-	}
-	if !st.Mode().IsRegular() {
-		return 0, fault.Wrap(fs.ErrNotExist, "size", path)
-	}
-	return st.Size(), nil
-}
-
-// List implements Origin. Files that come or go meanwhile may be seen or not.
-func (d *DirOrigin) List(ctx context.Context, prefix string, fn func(key string, size int64) error) error {
-	from := d.root
-	if i := strings.LastIndexByte(prefix, '/'); i >= 0 {
-		path, err := d.path(prefix[:i])
-		if err != nil {
-			return err
-		}
-		from = path
-	}
-	return d.list(ctx, from, prefix, fn)
-}
-
-func (d *DirOrigin) list(ctx context.Context, dir, prefix string, fn func(key string, size int64) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-		return nil
-	}
-	if err != nil {
-		return fault.Wrap(err, "list", dir)
-	}
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		key := filepath.ToSlash(path[len(d.root)+1:])
-		switch {
-		case strings.HasPrefix(e.Name(), "."):
-		case e.IsDir():
-			// Down only where the prefix leads.
-			if strings.HasPrefix(key+"/", prefix) || strings.HasPrefix(prefix, key+"/") {
-				if err := d.list(ctx, path, prefix, fn); err != nil {
-					return err
-				}
-			}
-		case e.Type().IsRegular() && strings.HasPrefix(key, prefix):
-			st, err := e.Info()
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return fault.Wrap(err, "list", path)
-			}
-			if err := fn(key, st.Size()); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // Delete implements Origin. A deletion is not synced: after a power loss the
 // object may be back, and whoever deletes by reachability deletes it again.
 func (d *DirOrigin) Delete(ctx context.Context, key string) error {
@@ -296,10 +205,12 @@ func (d *DirOrigin) Delete(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	unlock, err := d.lockSwaps(ctx)
+	if err != nil {
 		return fault.Wrap(err, "delete", path)
 	}
-	return nil
+	defer unlock()
+	return fault.Wrap(ignoreMissing(os.Remove(path)), "delete", path)
 }
 
 // path maps a key to its file.
@@ -308,26 +219,6 @@ func (d *DirOrigin) path(key string) (string, error) {
 		return "", err
 	}
 	return filepath.Join(d.root, filepath.FromSlash(key)), nil
-}
-
-// CheckKey reports what is wrong with an object's key, as fault.Invalid. Every Origin
-// has the same rules: relative, slash-separated, components that do not begin with a dot,
-// printable ASCII without a backslash.
-func CheckKey(key string) error {
-	if len(key) > 1024 {
-		return fault.New(fault.Invalid, "key of %d bytes: at most 1024", len(key))
-	}
-	for part := range strings.SplitSeq(key, "/") {
-		if part == "" || part[0] == '.' || len(part) > 255 {
-			return fault.New(fault.Invalid, "key %q: component %q is empty, too long or begins with a dot", key, part)
-		}
-		for i := range len(part) {
-			if part[i] <= ' ' || part[i] > '~' || part[i] == '\\' {
-				return fault.New(fault.Invalid, "key %q: character %q", key, part[i])
-			}
-		}
-	}
-	return nil
 }
 
 // contextReader ends with the context's error once that is done.

@@ -87,6 +87,50 @@ func TestDirOriginCrash(t *testing.T) {
 	}
 }
 
+// A crash after each step of an exchange: the old content or the new, whole.
+func TestDirOriginSwapCrash(t *testing.T) {
+	for _, step := range []string{"create", "write", "sync", "mkdir", "link", "syncdir"} {
+		t.Run(step, func(t *testing.T) {
+			root := t.TempDir()
+			d, err := OpenDir(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v, err := d.Swap(t.Context(), "records/a", "", []byte("old"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.step = func(name string) error {
+				if name == step {
+					return errCrash
+				}
+				return nil
+			}
+			if _, err = d.Swap(t.Context(), "records/a", v, []byte("new")); !errors.Is(err, errCrash) {
+				t.Fatalf("no crash: %v", err)
+			}
+			d, err = OpenDir(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if left, err := os.ReadDir(filepath.Join(root, ".tmp")); err != nil || len(left) != 0 {
+				t.Fatalf("left over: %v, %v", left, err)
+			}
+			got, v, err := d.Get(t.Context(), "records/a", 3)
+			want := map[string]string{"link": "new", "syncdir": "new"}[step]
+			if want == "" {
+				want = "old"
+			}
+			if err != nil || string(got) != want {
+				t.Fatalf("%q, %v, want %q", got, err, want)
+			}
+			if _, err := d.Swap(t.Context(), "records/a", v, []byte("newer")); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
 func TestSweepSparesTheLiving(t *testing.T) {
 	root := t.TempDir()
 	d, err := OpenDir(root)

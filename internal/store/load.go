@@ -87,7 +87,8 @@ func (s *Store) load(ctx context.Context) error {
 		group   errgroup.Group
 	)
 	group.SetLimit(s.opts.Parallel)
-	err = s.opts.Origin.List(ctx, "packs/", func(key string, size int64) error {
+	err = s.opts.Origin.List(ctx, "packs/", func(o Object) error {
+		key, size := o.Key, o.Size
 		d, ok := keyDigest("packs/", key)
 		if !ok {
 			s.log.Warn("the origin has an object that is not a pack", "key", key)

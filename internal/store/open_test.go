@@ -3,21 +3,19 @@ package store
 import (
 	"context"
 	"encoding/binary"
-	"io"
 	"path/filepath"
 	"testing"
 )
 
 // namesOnly is an origin that lists packs and has none.
-type namesOnly map[string]int64
+type namesOnly struct {
+	Origin
+	sizes map[string]int64
+}
 
-func (n namesOnly) Put(context.Context, string, io.Reader) error        { panic("put") }
-func (n namesOnly) ReadAt(context.Context, string, []byte, int64) error { panic("read") }
-func (n namesOnly) Size(context.Context, string) (int64, error)         { panic("size") }
-func (n namesOnly) Delete(context.Context, string) error                { panic("delete") }
-func (n namesOnly) List(_ context.Context, _ string, fn func(string, int64) error) error {
-	for key, size := range n {
-		if err := fn(key, size); err != nil {
+func (n namesOnly) List(_ context.Context, _ string, fn func(Object) error) error {
+	for key, size := range n.sizes {
+		if err := fn(Object{Key: key, Size: size}); err != nil {
 			return err
 		}
 	}
@@ -28,7 +26,7 @@ func (n namesOnly) List(_ context.Context, _ string, fn func(string, int64) erro
 // index is complete.
 func BenchmarkOpen(b *testing.B) {
 	dir := b.TempDir()
-	origin, packs := namesOnly{}, map[Digest]*loggedPack{}
+	origin, packs := namesOnly{sizes: map[string]int64{}}, map[Digest]*loggedPack{}
 	var n uint64
 	for range 300 {
 		var x packIndex
@@ -41,7 +39,7 @@ func BenchmarkOpen(b *testing.B) {
 		}
 		name := Sum(x)
 		packs[name] = &loggedPack{size: int64(off), index: x}
-		origin[packKey(name)] = int64(off)
+		origin.sizes[packKey(name)] = int64(off)
 	}
 	log := indexLog{path: filepath.Join(dir, "packs.idx")}
 	if err := log.create(packs); err != nil {

@@ -45,9 +45,9 @@ func (s *Store) Retain(ctx context.Context, keepPacks, keepBlobs func(Digest) bo
 // that forget gives up.
 func (s *Store) deleteUnkept(ctx context.Context, prefix string, keep, forget func(Digest) bool, freed func(int64)) error {
 	sizes := map[Digest]int64{}
-	err := s.opts.Origin.List(ctx, prefix, func(key string, size int64) error {
-		if d, ok := keyDigest(prefix, key); ok && !keep(d) {
-			sizes[d] = size
+	err := s.opts.Origin.List(ctx, prefix, func(o Object) error {
+		if d, ok := keyDigest(prefix, o.Key); ok && !keep(d) {
+			sizes[d] = o.Size
 		}
 		return nil
 	})

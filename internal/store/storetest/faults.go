@@ -1,16 +1,18 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"sync"
 
+	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
 )
 
 // Op is one operation on an origin, about to be done.
 type Op struct {
-	Name string // "put", "read", "size", "list" or "delete"
+	Name string // "put", "swap", "read", "open", "get", "size", "list" or "delete"
 	Key  string // or prefix
 }
 
@@ -22,6 +24,7 @@ type Faults struct {
 
 	mu     sync.Mutex
 	before func(ctx context.Context, op Op) error
+	after  func(op Op, data *[]byte) error
 	ops    []Op
 }
 
@@ -33,6 +36,21 @@ func (f *Faults) Before(fn func(ctx context.Context, op Op) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.before = fn
+}
+
+// After sets what is called with each answer of ReadAt, Get and Open (whose stream it gets as a
+// whole), concurrently: it may change or shorten the data. An error comes in place of the answer; that
+// of a stream comes after the data. nil removes it.
+func (f *Faults) After(fn func(op Op, data *[]byte) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.after = fn
+}
+
+func (f *Faults) answer() func(op Op, data *[]byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.after
 }
 
 // Ops is what has been asked for so far.
@@ -76,7 +94,62 @@ func (f *Faults) ReadAt(ctx context.Context, key string, p []byte, off int64) er
 	if err := f.ask(ctx, "read", key); err != nil {
 		return err
 	}
-	return f.Origin.ReadAt(ctx, key, p, off)
+	err := f.Origin.ReadAt(ctx, key, p, off)
+	if after := f.answer(); err == nil && after != nil {
+		b := bytes.Clone(p)
+		err = after(Op{"read", key}, &b)
+		if clear(p[copy(p, b):]); err == nil && len(b) < len(p) {
+			err = &fault.Error{Class: fault.Corrupt, Op: "read", Object: key, Err: io.ErrUnexpectedEOF}
+		}
+	}
+	return err
+}
+
+// Swap implements store.Origin.
+func (f *Faults) Swap(ctx context.Context, key string, old store.Version, data []byte) (store.Version, error) {
+	if err := f.ask(ctx, "swap", key); err != nil {
+		return "", err
+	}
+	return f.Origin.Swap(ctx, key, old, data)
+}
+
+// Open implements store.Origin.
+func (f *Faults) Open(ctx context.Context, key string, off int64) (io.ReadCloser, error) {
+	if err := f.ask(ctx, "open", key); err != nil {
+		return nil, err
+	}
+	r, err := f.Origin.Open(ctx, key, off)
+	if after := f.answer(); err == nil && after != nil {
+		b, err := io.ReadAll(r)
+		r.Close()
+		if err == nil {
+			err = after(Op{"open", key}, &b)
+		}
+		return io.NopCloser(io.MultiReader(bytes.NewReader(b), failing{err})), nil
+	}
+	return r, err
+}
+
+// failing is the end of a stream.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	return 0, io.EOF
+}
+
+// Get implements store.Origin.
+func (f *Faults) Get(ctx context.Context, key string, max int64) ([]byte, store.Version, error) {
+	if err := f.ask(ctx, "get", key); err != nil {
+		return nil, "", err
+	}
+	b, v, err := f.Origin.Get(ctx, key, max)
+	if after := f.answer(); err == nil && after != nil {
+		err = after(Op{"get", key}, &b)
+	}
+	return b, v, err
 }
 
 // Size implements store.Origin.
@@ -88,7 +161,7 @@ func (f *Faults) Size(ctx context.Context, key string) (int64, error) {
 }
 
 // List implements store.Origin.
-func (f *Faults) List(ctx context.Context, prefix string, fn func(key string, size int64) error) error {
+func (f *Faults) List(ctx context.Context, prefix string, fn func(store.Object) error) error {
 	if err := f.ask(ctx, "list", prefix); err != nil {
 		return err
 	}

@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
@@ -15,14 +17,35 @@ import (
 // MemOrigin is an origin in memory. It outlives stores, so a test can open
 // another store over the same one.
 type MemOrigin struct {
+	Clock func() time.Time // of the origin, for Object.Modified; nil = time.Now
+
 	mu      sync.Mutex
-	objects map[string][]byte
+	swaps   int
+	objects map[string]memObject
+}
+
+type memObject struct {
+	data     []byte // never changed
+	version  store.Version
+	modified time.Time
 }
 
 // NewMemOrigin makes an empty one.
-func NewMemOrigin() *MemOrigin { return &MemOrigin{objects: map[string][]byte{}} }
+func NewMemOrigin() *MemOrigin { return &MemOrigin{objects: map[string]memObject{}} }
 
 var _ store.Origin = (*MemOrigin)(nil)
+
+// keep stores an object. Precondition: o.mu is held.
+func (o *MemOrigin) keep(key string, data []byte) store.Version {
+	clock := o.Clock
+	if clock == nil {
+		clock = time.Now
+	}
+	o.swaps++
+	v := store.Version(strconv.Itoa(o.swaps))
+	o.objects[key] = memObject{data, v, clock()}
+	return v
+}
 
 // Put implements store.Origin.
 func (o *MemOrigin) Put(ctx context.Context, key string, r io.Reader) error {
@@ -39,63 +62,113 @@ func (o *MemOrigin) Put(ctx context.Context, key string, r io.Reader) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if _, ok := o.objects[key]; !ok {
-		o.objects[key] = b
+		o.keep(key, b)
 	}
 	return nil
 }
 
-func (o *MemOrigin) get(ctx context.Context, key string) ([]byte, error) {
+// Swap implements store.Origin.
+func (o *MemOrigin) Swap(ctx context.Context, key string, old store.Version, data []byte) (store.Version, error) {
 	if err := store.CheckKey(key); err != nil {
-		return nil, err
+		return "", err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return "", err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	b, ok := o.objects[key]
-	if !ok {
-		return nil, fault.New(fault.NotFound, "no object %q", key)
+	if now := o.objects[key].version; now != old {
+		return "", fault.New(fault.Exists, "object %q has version %q, not %q", key, now, old)
 	}
-	return b, nil
+	return o.keep(key, bytes.Clone(data)), nil
+}
+
+func (o *MemOrigin) get(ctx context.Context, key string) (memObject, error) {
+	if err := store.CheckKey(key); err != nil {
+		return memObject{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return memObject{}, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	object, ok := o.objects[key]
+	if !ok {
+		return object, fault.New(fault.NotFound, "no object %q", key)
+	}
+	return object, nil
+}
+
+func short(key string) error {
+	return &fault.Error{Class: fault.Corrupt, Op: "read", Object: key, Err: fmt.Errorf("short: %w", io.ErrUnexpectedEOF)}
 }
 
 // ReadAt implements store.Origin.
 func (o *MemOrigin) ReadAt(ctx context.Context, key string, p []byte, off int64) error {
-	b, err := o.get(ctx, key)
+	object, err := o.get(ctx, key)
 	if err != nil {
 		return err
 	}
-	if n, _ := bytes.NewReader(b).ReadAt(p, off); n < len(p) {
-		return &fault.Error{Class: fault.Corrupt, Op: "read", Object: key, Err: fmt.Errorf("short: %w", io.ErrUnexpectedEOF)}
+	if n, _ := bytes.NewReader(object.data).ReadAt(p, off); n < len(p) {
+		return short(key)
 	}
 	return nil
 }
 
+// Open implements store.Origin.
+func (o *MemOrigin) Open(ctx context.Context, key string, off int64) (io.ReadCloser, error) {
+	object, err := o.get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if off < 0 || off > 0 && off >= int64(len(object.data)) {
+		return nil, short(key)
+	}
+	r := bytes.NewReader(object.data[off:])
+	return io.NopCloser(readerFunc(func(p []byte) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		return r.Read(p)
+	})), nil
+}
+
+// Get implements store.Origin.
+func (o *MemOrigin) Get(ctx context.Context, key string, max int64) ([]byte, store.Version, error) {
+	object, err := o.get(ctx, key)
+	if err != nil {
+		return nil, "", err
+	}
+	if int64(len(object.data)) > max {
+		return nil, "", fault.New(fault.Corrupt, "object %q has %d bytes, more than %d", key, len(object.data), max)
+	}
+	return bytes.Clone(object.data), object.version, nil
+}
+
 // Size implements store.Origin.
 func (o *MemOrigin) Size(ctx context.Context, key string) (int64, error) {
-	b, err := o.get(ctx, key)
-	return int64(len(b)), err
+	object, err := o.get(ctx, key)
+	return int64(len(object.data)), err
 }
 
 // List implements store.Origin.
-func (o *MemOrigin) List(ctx context.Context, prefix string, fn func(key string, size int64) error) error {
+func (o *MemOrigin) List(ctx context.Context, prefix string, fn func(store.Object) error) error {
 	o.mu.Lock()
-	sizes := map[string]int64{}
-	for key, b := range o.objects {
+	var objects []store.Object
+	for key, object := range o.objects {
 		if strings.HasPrefix(key, prefix) {
-			sizes[key] = int64(len(b))
+			objects = append(objects, store.Object{Key: key, Size: int64(len(object.data)), Modified: object.modified})
 		}
 	}
 	o.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for key, size := range sizes {
+	for _, object := range objects {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := fn(key, size); err != nil {
+		if err := fn(object); err != nil {
 			return err
 		}
 	}
@@ -116,11 +189,18 @@ func (o *MemOrigin) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// Change replaces an object's content by what fn makes of it: damage for tests.
+// Change replaces an object's content by what fn makes of it, and no more: damage for tests.
 func (o *MemOrigin) Change(key string, fn func([]byte) []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.objects[key] = fn(bytes.Clone(o.objects[key]))
+	object, ok := o.objects[key]
+	data := fn(bytes.Clone(object.data))
+	if !ok {
+		o.keep(key, data)
+		return
+	}
+	object.data = data
+	o.objects[key] = object
 }
 
 // MemCache is a cache in memory, without a limit.
