@@ -14,11 +14,17 @@
 // A read at an offset of RUN/fuse/ID becomes one BlockReader.ReadAt. An image is
 // mounted once, whatever number of sandboxes use it.
 //
+// An image whose data is all here, in a file, can be mounted over that file itself
+// (Image.Device), at RUN/images/ID-PLACES: the same path, without FUSE and without
+// this process. Both kinds of mount may be there at once; who uses the one is not
+// moved to the other.
+//
 // # Who caches what
 //
 //   - Files' pages: the page cache of the EROFS mount, shared by all its users,
 //     kept while the mount is. There is no second copy: EROFS reads the FUSE file
-//     directly (O_DIRECT), and so do loop devices.
+//     or the file with the data directly (O_DIRECT), and so do loop devices. An
+//     image that is mounted both ways has its pages twice.
 //   - Names and attributes of RUN/fuse: the kernel, for a day. They are functions
 //     of an image's ID and never change.
 //   - This package: nothing. Chunks are the BlockReader's affair.
@@ -26,7 +32,10 @@
 // # What it promises
 //
 // A read gives the image's bytes or EIO: never zeros in their place, never fewer.
-// A page that could not be read is not cached; the next reader asks again.
+// A page that could not be read is not cached; the next reader asks again. For a
+// native mount this is as true as what Mount was told: nobody compares what the
+// disk gives with a digest, and a hole in the file reads as zeros. So whoever mounts
+// natively has checked the data before, keeps it where it is, and scrubs it.
 //
 // Direct reads are part of that promise. EROFS over files, as released in Linux
 // 6.12 and for long after, takes a short read for the end of the device and fills
@@ -67,6 +76,9 @@
 // If no server comes within Options.Linger, or after SIGTERM, the holder aborts the
 // connection (readers get EIO), unmounts everything and ends. If the holder itself
 // is killed, the server starts another and nobody notices.
+//
+// Native mounts need nobody. They are in the holder's namespace, and so known to
+// the next server; without a holder they go with the last process that has them.
 //
 // Kernels before 6.9 cannot send requests again; there, and with Options.Compat,
 // there is no holder: the connection ends with the server, reads give EIO, and

@@ -19,7 +19,7 @@ var errNoFiles = errors.New("no file-backed EROFS with direct I/O")
 // directio is not a matter of speed. Reading through the page cache, EROFS takes a
 // short result for the end of the device and fills up with zeros; and the page
 // cache gives a short result when the second of two pages cannot be read. Direct
-// reads of a FUSE file are all or nothing.
+// reads of a FUSE file, or of one on a disk, are all or nothing.
 func mountFiles(meta, data, target string) error {
 	err := unix.Mount(meta, target, "erofs", erofsFlags, "device="+data+",directio")
 	switch {
@@ -29,6 +29,16 @@ func mountFiles(meta, data, target string) error {
 		return mountFault(err, meta)
 	}
 	return nil
+}
+
+// direct reports whether a file can be read directly. If it cannot, EROFS reads it
+// through the page cache and says nothing.
+func direct(path string) bool {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return !errors.Is(err, unix.EINVAL)
 }
 
 // mountLoops mounts metadata and data as loop devices. The one over the data

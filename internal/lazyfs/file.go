@@ -3,6 +3,7 @@ package lazyfs
 import (
 	"context"
 	"encoding/hex"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -23,13 +24,46 @@ type BlockReader interface {
 	ReadAt(ctx context.Context, p []byte, off int64) error
 }
 
-// Image is what lazyfs needs to know of an image. Its Blocks stay in use as long
-// as it is mounted anywhere, the mount namespaces of sandboxes included; of several
-// that come with Mounts of one image, the first is used.
+// Image is what lazyfs needs to know of an image.
+//
+// Mounted lazily, its data comes from Blocks, which stay in use as long as it is
+// mounted anywhere, the mount namespaces of sandboxes included; of several that
+// come with Mounts of one image, the first is used.
+//
+// Mounted natively, its data lies in the file Device, at the addresses in Meta: all
+// of it, for as long as anybody has the mount. Nobody notices what is missing.
 type Image struct {
-	ID     string // 16 to 64 lower-case hexadecimal digits of its digest; names the file and the mount
+	// ID names the mount, and the file: 16 to 64 lower-case hexadecimal digits of the
+	// image's digest. That of a native mount goes on with a dash and digits that
+	// stand for the places of the data, so that one image may be mounted both ways,
+	// and again when its data lies elsewhere.
+	ID     string
 	Meta   string // absolute host path of the plain EROFS metadata, which stays while it is mounted
 	Blocks BlockReader
+	Device string // absolute host path of the file with the data; "" = mount lazily
+}
+
+func (i *Image) native() bool { return i.Device != "" }
+
+// check is whether the image can be mounted, as far as one can tell without doing it.
+func (i *Image) check() error {
+	switch {
+	case i.native() != isNative(i.ID):
+		return fault.New(fault.Invalid, "%q cannot be the name of this kind of mount", i.ID)
+	case i.native() && !filepath.IsAbs(i.Device) || strings.ContainsAny(i.Device, ",\n"):
+		return fault.New(fault.Invalid, "%q cannot be mounted: want an absolute path without commas", i.Device)
+	case !i.native() && (i.Blocks == nil || i.Blocks.Size() < 0):
+		return fault.New(fault.Invalid, "image %s has no blocks", i.ID)
+	}
+	return nil
+}
+
+// isNative tells the IDs of native mounts.
+func isNative(id string) bool {
+	digest, place, found := strings.Cut(id, "-")
+	_, err := nodeOf(digest)
+	_, errPlace := nodeOf(place)
+	return found && err == nil && errPlace == nil
 }
 
 const blockSize = 4096

@@ -154,7 +154,7 @@ func (f *FS) begin(ctx context.Context) error {
 
 // takeOver continues what a holder holds, if there is one that this server can use.
 func (f *FS) takeOver(ctx context.Context) (bool, error) {
-	k, fd, err := connectHolder(ctx, f.o.Dir)
+	k, fd, err := awaitHolder(ctx, f.o.Dir)
 	if err != nil || k == nil {
 		return false, err
 	}
@@ -180,13 +180,23 @@ func (f *FS) recover(points []string) {
 	entries, _ := os.ReadDir(imagesDir(f.o.Dir))
 	for _, e := range entries {
 		id := e.Name()
+		mounted := slices.Contains(points, imagePath(f.o.Dir, id))
+		if isNative(id) {
+			m := &mount{id: id, ready: closedChannel, unused: time.Now()}
+			if mounted {
+				f.mounts[id] = m
+			} else {
+				f.dropped(m)
+			}
+			continue
+		}
 		file, err := f.files.use(id, nil) // counts as opened once: by EROFS, or its loop device
 		if err != nil {
 			continue // not ours
 		}
-		if slices.Contains(points, imagePath(f.o.Dir, id)) {
+		if mounted {
 			_, _ = f.files.use(id, nil) // by the mount; it is known since the line above
-			f.mounts[id] = &mount{file: file, ready: closedChannel, unused: time.Now()}
+			f.mounts[id] = &mount{id: id, file: file, ready: closedChannel, unused: time.Now()}
 		}
 	}
 }
@@ -245,7 +255,7 @@ func (f *FS) shut() error {
 		err = errors.Join(err, f.keeper.dismiss())
 	}
 	f.dev.close()
-	for _, path := range []string{fuseDir(f.o.Dir), imagesDir(f.o.Dir), holderLock(f.o.Dir)} {
+	for _, path := range []string{fuseDir(f.o.Dir), imagesDir(f.o.Dir), holderLock(f.o.Dir), holderSocket(f.o.Dir)} {
 		os.Remove(path)
 	}
 	return err

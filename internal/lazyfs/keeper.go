@@ -70,6 +70,27 @@ func startHolder(ctx context.Context, o Options, device int) (*keeper, error) {
 	return nil, fault.Wrap(err, "start", "holder")
 }
 
+// awaitHolder is connectHolder for one that may be about to begin, its server
+// having been killed meanwhile, or about to end.
+func awaitHolder(ctx context.Context, dir string) (*keeper, int, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		k, fd, err := connectHolder(ctx, dir)
+		if err != nil || k != nil {
+			return k, fd, err
+		}
+		if _, alive := HolderPID(dir); !alive {
+			return nil, -1, nil
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, -1, fault.New(fault.Exists, "the holder of the mounts in %s does not answer", dir)
+		}
+	}
+}
+
 // connectHolder connects to the holder of a directory and gets the device from
 // it; nil without an error if there is no holder, or one that is about to end.
 func connectHolder(ctx context.Context, dir string) (*keeper, int, error) {

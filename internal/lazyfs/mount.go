@@ -26,7 +26,8 @@ type Mount struct {
 
 // mount is a kernel mount. Its fields but ready are guarded by FS.mu.
 type mount struct {
-	file   *file
+	id     string
+	file   *file // nil: a native mount
 	refs   int
 	unused time.Time     // since when refs is 0
 	ready  chan struct{} // closed when mounted, or failed, or, of one being unmounted, gone
@@ -40,8 +41,8 @@ var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); r
 // reads nothing of the image's data. Errors: fault.Invalid, Corrupt (metadata
 // that the kernel refuses), Machine, and ctx's.
 func (f *FS) Mount(ctx context.Context, img Image) (*Mount, error) {
-	if img.Blocks == nil || img.Blocks.Size() < 0 {
-		return nil, fault.New(fault.Invalid, "image %s has no blocks", img.ID)
+	if err := img.check(); err != nil {
+		return nil, err
 	}
 	for {
 		if err := ctx.Err(); err != nil {
@@ -54,19 +55,23 @@ func (f *FS) Mount(ctx context.Context, img Image) (*Mount, error) {
 		}
 		m := f.mounts[img.ID]
 		if m == nil {
-			file, err := f.files.use(img.ID, &img)
-			if err != nil {
-				f.mu.Unlock()
-				return nil, err
+			m = &mount{id: img.ID, refs: 1, ready: make(chan struct{})}
+			if !img.native() {
+				var err error
+				if m.file, err = f.files.use(img.ID, &img); err != nil {
+					f.mu.Unlock()
+					return nil, err
+				}
 			}
-			m = &mount{file: file, refs: 1, ready: make(chan struct{})}
 			f.mounts[img.ID] = m
 			f.mu.Unlock()
 			return f.finish(m, img)
 		}
 		if !m.going {
 			m.refs++
-			m.file.learn(&img)
+			if m.file != nil {
+				m.file.learn(&img)
+			}
 		}
 		going, ready := m.going, m.ready
 		f.mu.Unlock()
@@ -96,9 +101,7 @@ func (f *FS) finish(m *mount, img Image) (*Mount, error) {
 		f.mu.Lock()
 		delete(f.mounts, img.ID)
 		f.mu.Unlock()
-		if f.files.drop(m.file) {
-			f.forget(m.file)
-		}
+		f.dropped(m)
 	}
 	close(m.ready)
 	if m.err != nil {
@@ -114,17 +117,21 @@ func (f *FS) mountKernel(img Image, path string) error {
 	if _, err := os.Stat(img.Meta); err != nil {
 		return fault.Wrap(err, "find metadata of image", img.ID)
 	}
-	data := fusePath(f.o.Dir, img.ID)
+	data, where := fusePath(f.o.Dir, img.ID), apart
+	if img.native() {
+		data, where = img.Device, func(fn func() error) error { return fn() } // nobody has to answer
+	}
 	f.mu.Lock()
 	loops := f.loops
 	f.mu.Unlock()
 	err := errNoFiles
-	if !loops {
-		err = apart(func() error { return mountFiles(img.Meta, data, path) })
+	tried := !loops && (!img.native() || direct(data))
+	if tried {
+		err = where(func() error { return mountFiles(img.Meta, data, path) })
 	}
 	if err == errNoFiles {
-		err = apart(func() error { return mountLoops(img.Meta, data, path) })
-		if err == nil && !loops {
+		err = where(func() error { return mountLoops(img.Meta, data, path) })
+		if err == nil && tried {
 			f.o.Log.Info("this kernel mounts images by loop devices")
 			f.mu.Lock()
 			f.loops = true
@@ -149,6 +156,15 @@ func (f *FS) release(m *mount) {
 	defer f.mu.Unlock()
 	if m.refs--; m.refs == 0 {
 		m.unused = time.Now()
+	}
+}
+
+// dropped lets go of what belongs to a mount that is gone.
+func (f *FS) dropped(m *mount) {
+	if m.file == nil {
+		os.Remove(imagePath(f.o.Dir, m.id)) // what is mounted in other namespaces needs no name here
+	} else if f.files.drop(m.file) {
+		f.forget(m.file)
 	}
 }
 
@@ -184,10 +200,10 @@ func (f *FS) sweep(unusedBefore time.Time) (n int) {
 	}
 	f.mu.Unlock()
 	for _, m := range old {
-		err := unix.Unmount(imagePath(f.o.Dir, m.file.id), 0)
+		err := unix.Unmount(imagePath(f.o.Dir, m.id), 0)
 		f.mu.Lock()
 		if gone := err == nil || err == unix.EINVAL || err == unix.ENOENT; gone {
-			delete(f.mounts, m.file.id)
+			delete(f.mounts, m.id)
 			n++
 		} else {
 			m.going, m.unused = false, time.Now()
@@ -196,9 +212,7 @@ func (f *FS) sweep(unusedBefore time.Time) (n int) {
 			continue
 		}
 		f.mu.Unlock()
-		if f.files.drop(m.file) {
-			f.forget(m.file)
-		}
+		f.dropped(m)
 		close(m.ready)
 	}
 	return n

@@ -24,6 +24,7 @@ const childConfig = "LAZYFS_TEST_SERVER"
 
 type childOptions struct {
 	Dir, ID, Meta, Data string
+	Device              string // mount natively
 	Compat, Hang, Mount bool
 	Loops               bool // as with Linux 6.9 to 6.11: loop devices, and yet a holder
 	Linger              time.Duration
@@ -43,6 +44,9 @@ func runChild(config string) error {
 	fake := &fakeBlocks{data: data}
 	img := Image{ID: c.ID, Meta: c.Meta, Blocks: fake}
 	var begun <-chan struct{}
+	if c.Device != "" {
+		img = Image{ID: c.ID, Meta: c.Meta, Device: c.Device}
+	}
 	if c.Hang {
 		begun, _ = fake.hang()
 	}
