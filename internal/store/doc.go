@@ -20,6 +20,14 @@
 // (Options.Parallel), the cache's disk, and, just after opening, the loading of the
 // packs' indexes; a cache hit waits for none of these.
 //
+// # Reading ahead
+//
+// [Store.Prefetch] reads chunks that somebody is going to want, below the reads
+// that are waited for. [Store.Stream] reads hot packs: packs written by
+// [Store.WriteHot] that hold, in the order of use, what the start of an image
+// needs, so that an empty machine needs one request and not thousands. A reader
+// waits for a stream that is about to bring its chunk, and for none that is not.
+//
 // # Writing
 //
 // A [Batch] collects the chunks of an import and writes those that the store

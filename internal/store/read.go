@@ -15,10 +15,13 @@ type Stats struct {
 	CacheReads, CacheBytes   int64 // chunks served by the cache
 	OriginReads, OriginBytes int64 // chunks fetched from the origin, in plain bytes
 	StoredBytes              int64 // the same, as they were transferred
-	JoinedReads              int64 // reads that waited for another's fetch
-	HoleReads                int64
-	DamagedReads             int64 // copies in the origin that did not verify
-	CacheFailures            int64 // chunks that the cache could not read or keep
+	JoinedReads              int64 // reads that waited for another's fetch, or for a stream
+
+	StreamedChunks, StreamedBytes     int64 // brought by Stream; in plain bytes, and their transfer is in StoredBytes
+	PrefetchedChunks, PrefetchedBytes int64 // of OriginReads, those of Prefetch
+	HoleReads                         int64
+	DamagedReads                      int64 // copies in the origin that did not verify
+	CacheFailures                     int64 // chunks that the cache could not read or keep
 
 	Packs, Chunks   int // that can be read; a chunk in two packs counts twice
 	DamagedChunks   int // copies known to be damaged
@@ -27,6 +30,7 @@ type Stats struct {
 
 type counters struct {
 	cacheReads, cacheBytes, originReads, originBytes, storedBytes, joinedReads, holeReads, damagedReads, cacheFailures atomic.Int64
+	streamedChunks, streamedBytes, prefetchedChunks, prefetchedBytes                                                   atomic.Int64
 	cacheLogged                                                                                                        atomic.Int64 // when a cache failure was last logged, Unix seconds
 }
 
@@ -38,6 +42,8 @@ func (s *Store) Stats() Stats {
 		OriginReads: c.originReads.Load(), OriginBytes: c.originBytes.Load(), StoredBytes: c.storedBytes.Load(),
 		JoinedReads: c.joinedReads.Load(), HoleReads: c.holeReads.Load(),
 		DamagedReads: c.damagedReads.Load(), CacheFailures: c.cacheFailures.Load(),
+		StreamedChunks: c.streamedChunks.Load(), StreamedBytes: c.streamedBytes.Load(),
+		PrefetchedChunks: c.prefetchedChunks.Load(), PrefetchedBytes: c.prefetchedBytes.Load(),
 	}
 	st.Packs, st.Chunks, st.DamagedChunks, st.UnreadablePacks = s.index.counts()
 	return st
@@ -57,16 +63,20 @@ func (s *Store) ReadChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error
 		s.counters.holeReads.Add(1)
 		return FromCache, nil
 	}
-	if s.opts.Cache != nil {
-		ok, err := s.opts.Cache.Read(c, dst)
-		if err != nil {
-			s.cacheFailed("read", c, err)
+	if s.fromCache(c, dst) {
+		return FromCache, nil
+	}
+	s.demand.enter()
+	defer s.demand.leave()
+	if ok, err := s.streams.wait(ctx, c, dst, s.opts.Patience); ok || err != nil {
+		if ok {
+			s.counters.joinedReads.Add(1)
 		}
-		if ok && err == nil {
-			s.counters.cacheReads.Add(1)
-			s.counters.cacheBytes.Add(int64(c.Size))
-			return FromCache, nil
-		}
+		return FromOrigin, err
+	}
+	// It may have come while we looked elsewhere.
+	if s.opts.Cache != nil && s.opts.Cache.Has(c.Digest) && s.fromCache(c, dst) {
+		return FromCache, nil
 	}
 	fl, flightCtx, mine := s.flights.join(s.ctx, c)
 	defer s.flights.leave(c.Digest, fl)
@@ -85,6 +95,23 @@ func (s *Store) ReadChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error
 	case <-ctx.Done():
 		return FromOrigin, fault.Wrap(ctx.Err(), "read chunk", c.String())
 	}
+}
+
+// fromCache fills dst if the cache has the chunk.
+func (s *Store) fromCache(c Chunk, dst []byte) bool {
+	if s.opts.Cache == nil {
+		return false
+	}
+	ok, err := s.opts.Cache.Read(c, dst)
+	if err != nil {
+		s.cacheFailed("read", c, err)
+		return false
+	}
+	if ok {
+		s.counters.cacheReads.Add(1)
+		s.counters.cacheBytes.Add(int64(c.Size))
+	}
+	return ok
 }
 
 // fetch fills buf with a chunk from the origin and gives it to the cache.
@@ -221,13 +248,20 @@ func (s *Store) readCopy(ctx context.Context, c Chunk, at copyOf, buf []byte) er
 	if err != nil {
 		return fault.Wrap(err, "read chunk", c.String()+" of pack "+at.pack.String())
 	}
-	if !at.raw {
-		if err := decodeFrame(frame, false, buf); err != nil {
-			return damaged(err)
-		}
+	if err := openFrame(c, frame, at.raw, buf); err != nil {
+		return damaged(err)
+	}
+	return nil
+}
+
+// openFrame fills buf with the content of a stored frame, which may be in buf
+// already, and verifies it.
+func openFrame(c Chunk, frame []byte, raw bool, buf []byte) error {
+	if err := decodeFrame(frame, raw, buf); err != nil {
+		return err
 	}
 	if Sum(buf) != c.Digest {
-		return damaged(fmt.Errorf("its content does not match its digest"))
+		return fault.New(fault.Corrupt, "its content does not match its digest")
 	}
 	return nil
 }

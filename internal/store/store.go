@@ -24,6 +24,9 @@ type Options struct {
 	// Parallel bounds the chunks that are read from the origin at once; 0 is
 	// 32: at 5 ms a read that is 800 MB/s, in 4 MiB of memory.
 	Parallel int
+	// Patience is how long a reader of a chunk that a Stream is to bring waits for
+	// a stream that does not move; 0 is 500 ms, ten slow round trips.
+	Patience time.Duration
 }
 
 // Store is the chunks, packs and blobs of one origin. All methods are safe for
@@ -46,11 +49,14 @@ type Store struct {
 		now        *loadRun // nil: none has begun
 	}
 
-	publish  sync.RWMutex  // shared: making an object visible; exclusive: deleting one
-	retain   sync.Mutex    // one Retain at a time
-	origin   chan struct{} // slots for parallel reads
-	flights  flights
-	counters counters
+	publish     sync.RWMutex  // shared: making an object visible; exclusive: deleting one
+	retain      sync.Mutex    // one Retain at a time
+	origin      chan struct{} // slots for parallel reads
+	flights     flights
+	streams     streams
+	demand      demand
+	prefetching chan struct{} // slots of Prefetch
+	counters    counters
 }
 
 // Open opens a store. The packs' indexes are loaded in the background; what
@@ -68,14 +74,18 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Parallel <= 0 {
 		o.Parallel = 32
 	}
+	if o.Patience <= 0 {
+		o.Patience = 500 * time.Millisecond
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	s := &Store{
 		opts: o, log: o.Log, index: newIndex(),
-		tmp:    filepath.Join(o.Dir, "packing"),
-		logged: indexLog{path: filepath.Join(o.Dir, "packs.idx")},
-		origin: make(chan struct{}, o.Parallel),
+		tmp:         filepath.Join(o.Dir, "packing"),
+		logged:      indexLog{path: filepath.Join(o.Dir, "packs.idx")},
+		origin:      make(chan struct{}, o.Parallel),
+		prefetching: make(chan struct{}, prefetchers(o.Origin)),
 	}
 	if err := os.MkdirAll(s.tmp, 0o700); err != nil {
 		return nil, DiskError(err, "open store", o.Dir)
