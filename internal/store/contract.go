@@ -138,8 +138,16 @@ type Cache interface {
 	Close() error
 }
 
-// CacheStats are counts since opening, but for Chunks, Bytes (on disk now) and Limit.
+// CacheStats are counts since opening, but for those in the first group.
 type CacheStats struct {
-	Chunks, Bytes, Limit        int64
-	Hits, Misses, Drops, Writes int64
+	Chunks int64 // that can be read
+	Bytes  int64 // of all places, in whole blocks
+	Limit  int64 // of Bytes; 0: none
+	Pinned int64 // bytes of Bytes that may not be evicted
+	Disk   int64 // what the cache takes of the disk, in bytes
+
+	Hits, Misses, Writes  int64 // chunks
+	Drops                 int64 // chunks found damaged
+	Evicted, EvictedBytes int64 // chunks, and their bytes
+	Refused               int64 // chunks that were not kept, because there was no room and nothing to evict
 }

@@ -9,22 +9,40 @@
 // cannot read, is dropped and counts as absent. Losing chunks is allowed: those
 // of the last second before a power loss, or all of them with the index.
 //
-// A place, once given, belongs to its chunk until the slab is closed, even if
-// the chunk is dropped: the bytes may be mapped by the kernel (an image mounted
-// natively), and the place may be bad. Reading therefore needs no lock while it reads.
+// What [Slab.Place] has returned is the exception: an image may be mounted
+// natively over it, whose reads do not pass by us. Those places hold verified,
+// synced bytes, and are nobody else's until Unpin: over kill -9, power loss, a
+// lost or lying index. If a bit of them rots only [Slab.Scrub] finds it, and
+// [Slab.Repair] mends it in place.
 //
-// There is no eviction yet: when the limit is reached, chunks are not kept.
+// # Eviction
+//
+// When the limit is reached, or the filesystem has less free than the reserve,
+// chunks go by segmented LRU (recency.go), never pinned ones; if none may go the new
+// chunk is not kept. Their blocks are punched out of the file, so the disk has
+// them back, and the place can be given to another chunk when the last reader has
+// left it. The time of use is kept in the index, which is written when the slab
+// is closed and after each quarter of its content's turnover: after a kill that
+// much of the order is lost, and a chunk counts as used when it was written.
 //
 // # Order of writing
 //
-// Data, then sync, then index: the index never names bytes that could be lost.
+// Data, then sync, then index: the index never names bytes that were not synced.
 // A background goroutine syncs what was written, every second or every 64 MiB,
 // and then appends the records. Chunks that are not synced yet can be read in
 // this process, and are lost with it.
 //
 // # Who blocks whom
 //
-// Read blocks on the disk only. Write blocks on copying into the page cache,
-// or, when the kernel throttles writers, on the disk; never on a sync. Flush and
-// Close wait for the disk.
+// Read blocks on the disk only: never on a sync, an eviction, or a scrub. Write
+// blocks on copying into the page cache, or, when the kernel throttles writers, on
+// the disk; when the slab is full, one write in 32 evicts for the others, which
+// takes a millisecond or two and waits for reads that are under way; never on a
+// sync. Place, Unpin of a natively mounted image, Repair, Flush and Close wait
+// for the disk.
+//
+// # Locks
+//
+// Of pinning, growing, evicting and flushing none is taken with another of them held, except
+// by Close, in that order; mu comes last, and no I/O happens under it.
 package slab

@@ -1,58 +1,81 @@
 package slab
 
-import (
-	"cmp"
-	"slices"
-
-	"brisk.dev/brisk/internal/store"
-)
-
 // extent is a run of blocks.
 type extent struct{ block, count uint32 }
 
-// extents gives out blocks: first from the free runs between the places, then from the end.
+func (x extent) end() uint32 { return x.block + x.count }
+
+// extents gives out blocks: first from the free runs between the places, then
+// from the end. Free runs are not adjacent to each other, nor to the end. Both
+// directions take about the same time however many runs there are.
 type extents struct {
-	free []extent // sorted, not adjacent to each other
-	hint int      // where the last fit was: what lies before is mostly too small
-	end  uint32   // the first block that was never used
-	used int64    // blocks given out
+	byBlock map[uint32]uint32 // free runs: first block -> count
+	byEnd   map[uint32]uint32 // the same: block after the last -> first block
+	// bins have the first blocks of the runs of each length, the last bin those
+	// that fit every chunk. What is outdated is left out when it comes up.
+	bins [binCount][]uint32
+	end  uint32 // the first block that was never used
+	used int64  // blocks given out
 }
 
-// newExtents finds the free runs around the places.
-func newExtents(places map[store.Digest]place) extents {
-	taken := make([]extent, 0, len(places))
-	e := extents{end: 1} // block 0 is the header
-	for _, p := range places {
-		taken = append(taken, extent{p.block, blocks(p.size)})
-	}
-	slices.SortFunc(taken, func(x, y extent) int { return cmp.Compare(x.block, y.block) })
+const binCount = 33 // lengths 1 to 32: a whole chunk has 32 blocks
+
+func binOf(count uint32) int { return int(min(count, binCount)) - 1 }
+
+// newExtents finds the free runs around the runs that are taken, which are
+// sorted and do not overlap.
+func newExtents(taken []extent) extents {
+	e := extents{byBlock: map[uint32]uint32{}, byEnd: map[uint32]uint32{}, end: 1} // block 0 is the header
 	for _, t := range taken {
 		if t.block > e.end {
-			e.free = append(e.free, extent{e.end, t.block - e.end})
+			e.add(extent{e.end, t.block - e.end})
 		}
-		e.end = t.block + t.count
+		e.end = t.end()
 		e.used += int64(t.count)
 	}
 	return e
 }
 
-// take gives count blocks in a row.
+func (e *extents) add(x extent) {
+	e.byBlock[x.block] = x.count
+	e.byEnd[x.end()] = x.block
+	bin := &e.bins[binOf(x.count)]
+	*bin = append(*bin, x.block)
+	if len(*bin) > 2*len(e.byBlock)+1024 {
+		kept := (*bin)[:0]
+		seen := make(map[uint32]bool, len(e.byBlock))
+		for _, b := range *bin {
+			if n, ok := e.byBlock[b]; ok && binOf(n) == binOf(x.count) && !seen[b] {
+				seen[b] = true
+				kept = append(kept, b)
+			}
+		}
+		*bin = kept
+	}
+}
+
+func (e *extents) remove(x extent) {
+	delete(e.byBlock, x.block)
+	delete(e.byEnd, x.end())
+}
+
+// take gives count blocks in a row, at most binCount-1.
 func (e *extents) take(count uint32) (block uint32, ok bool) {
-	for i := range e.free {
-		i = (i + e.hint) % len(e.free)
-		f := &e.free[i]
-		if f.count < count {
-			continue
+	for i := binOf(count); i < binCount; i++ {
+		for bin := &e.bins[i]; len(*bin) > 0; {
+			block = (*bin)[len(*bin)-1]
+			*bin = (*bin)[:len(*bin)-1]
+			n, ok := e.byBlock[block]
+			if !ok || binOf(n) != i {
+				continue
+			}
+			e.remove(extent{block, n})
+			if n > count {
+				e.add(extent{block + count, n - count})
+			}
+			e.used += int64(count)
+			return block, true
 		}
-		block = f.block
-		f.block += count
-		f.count -= count
-		e.hint = i
-		if f.count == 0 {
-			e.free = slices.Delete(e.free, i, i+1)
-		}
-		e.used += int64(count)
-		return block, true
 	}
 	if maxBlocks-e.end < count {
 		return 0, false
@@ -64,16 +87,20 @@ func (e *extents) take(count uint32) (block uint32, ok bool) {
 }
 
 // give takes back what take gave.
-func (e *extents) give(block, count uint32) {
-	e.used -= int64(count)
-	i, _ := slices.BinarySearchFunc(e.free, block, func(f extent, b uint32) int { return cmp.Compare(f.block, b) })
-	e.free = slices.Insert(e.free, i, extent{block, count})
-	if i+1 < len(e.free) && block+count == e.free[i+1].block {
-		e.free[i].count += e.free[i+1].count
-		e.free = slices.Delete(e.free, i+1, i+2)
+func (e *extents) give(x extent) {
+	e.used -= int64(x.count)
+	if n, ok := e.byBlock[x.end()]; ok {
+		e.remove(extent{x.end(), n})
+		x.count += n
 	}
-	if i > 0 && e.free[i-1].block+e.free[i-1].count == block {
-		e.free[i-1].count += e.free[i].count
-		e.free = slices.Delete(e.free, i, i+1)
+	if first, ok := e.byEnd[x.block]; ok {
+		before := extent{first, x.block - first}
+		e.remove(before)
+		x = extent{first, before.count + x.count}
 	}
+	if x.end() == e.end {
+		e.end = x.block
+		return
+	}
+	e.add(x)
 }

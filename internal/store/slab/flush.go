@@ -3,18 +3,19 @@ package slab
 import (
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"brisk.dev/brisk/internal/store"
 )
 
 // What was written is synced after flushDelay, so that one sync serves many
-// chunks, or after flushBytes, so that it does not become long. That much is
-// fetched again after a power loss.
+// chunks, or after flushBytes (or an eighth of a small slab, since what is not
+// synced cannot be evicted), so that it does not become long. That much is fetched
+// again after a power loss.
 const (
 	flushDelay = time.Second
 	flushBytes = 64 << 20
 )
+
+func (s *Slab) flushBytes() int64 { return min(flushBytes, s.opts.Limit/8) }
 
 // kick wakes the flusher.
 func (s *Slab) kick() {
@@ -31,10 +32,11 @@ func (s *Slab) flushLoop() {
 	for {
 		select {
 		case <-s.stop:
+			timer.Stop()
 			return
 		case <-s.wake:
 			s.mu.RLock()
-			full := s.pending.bytes >= flushBytes
+			full := s.pending.bytes >= s.flushBytes()
 			s.mu.RUnlock()
 			if !full {
 				timer.Reset(flushDelay)
@@ -62,57 +64,29 @@ func (s *Slab) Flush() error {
 	if len(records) == 0 {
 		return nil
 	}
-	if err := unix.Fdatasync(int(s.data.Fd())); err != nil {
-		s.mu.Lock()
-		for _, r := range records {
-			if r.kind == kindPut && s.places[r.digest].block == r.block {
-				delete(s.places, r.digest)
-				s.drops.Add(1)
+	err := s.data.sync()
+	b := make([]byte, 0, len(records)*recordSize)
+	s.mu.Lock()
+	for _, r := range records {
+		if r.kind == kindHere {
+			id, e := s.table.find(r.digest)
+			switch {
+			case e == nil || e.place != r.place || !e.here():
+			case err == nil:
+				e.state |= stateSynced
+			case e.fixed > 0:
+				e.state = stateDamaged
+				s.counters.drops.Add(1)
+			default:
+				s.forget(id, e)
+				s.counters.drops.Add(1)
 			}
 		}
-		s.mu.Unlock()
-		return store.DiskError(err, "sync slab", s.dir)
-	}
-	if s.index == nil {
-		return nil
-	}
-	b := make([]byte, 0, len(records)*recordSize)
-	for _, r := range records {
 		b = r.append(b)
 	}
-	if n, err := s.index.Write(b); err != nil {
-		// Part of a record would shift all that follow.
-		if st, statErr := s.index.Stat(); statErr != nil || s.index.Truncate(st.Size()-int64(n)%recordSize) != nil {
-			s.index.Close()
-			s.index = nil
-		}
-		return store.DiskError(err, "write slab index", s.dir)
-	}
-	return nil
-}
-
-// Close flushes and closes. Reads in progress may fail.
-func (s *Slab) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return nil
-	}
-	s.closed = true
 	s.mu.Unlock()
-	close(s.stop)
-	s.done.Wait()
-	err := s.Flush()
-	s.flushing.Lock()
-	defer s.flushing.Unlock()
-	if s.index != nil {
-		if syncErr := s.index.Sync(); err == nil {
-			err = syncErr
-		}
-		s.index.Close()
+	if err != nil {
+		return store.DiskError(err, "sync slab", s.opts.Dir)
 	}
-	if closeErr := s.data.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	return store.DiskError(s.appendIndex(b), "write slab index", s.opts.Dir)
 }

@@ -3,75 +3,205 @@ package slab
 import (
 	"cmp"
 	"slices"
-
-	"brisk.dev/brisk/internal/store"
+	"sync/atomic"
 )
 
-// place is where a chunk is.
-type place struct {
-	block, size uint32
-	verified    bool // its bytes matched its digest since the slab was opened, or were written since
+// contents is what the files of a slab say, put together.
+type contents struct {
+	table table
+	taken []extent // of all places, sorted
+	tick  uint32   // the last that a record has
+	scrub scrubState
+
+	// The index should be written anew: it has outdated records for the most
+	// part, or says something that is not so.
+	untidy bool
 }
 
-func (p place) end() uint32 { return p.block + blocks(p.size) }
-
-// decodeIndex replays an index file's records against a slab of dataBlocks
-// blocks. Records that are damaged, places beyond the slab's end, and places
-// that overlap are left out: verification would find out about them, but only
-// after somebody had to wait for it. clean reports that nothing was.
-func decodeIndex(b []byte, dataBlocks uint32) (places map[store.Digest]place, clean bool) {
-	places = make(map[store.Digest]place, len(b)/recordSize)
-	clean = len(b)%recordSize == 0
-	records := 0
-	for ; len(b) >= recordSize; b = b[recordSize:] {
-		records++
-		r, ok := decodeRecord(b)
-		switch {
-		case !ok:
-			clean = false
-		case r.kind == kindDrop:
-			if places[r.digest].block == r.block {
-				delete(places, r.digest)
-			}
-		default:
-			places[r.digest] = place{block: r.block, size: r.size}
+// decodeContents puts the pins and the records of an index together, for a slab
+// of dataBlocks blocks. What a pin names is its own, whatever the index says: a
+// natively mounted image reads there. Of the index, records that are damaged,
+// places beyond the end, and places that overlap are left out: verification would
+// find out about them, but only after somebody had to wait for it. If the slab
+// was not closed in order, no chunk is sound.
+func decodeContents(index []byte, pins map[string][]pinned, dataBlocks uint32, clean bool) contents {
+	c := contents{table: newTable()}
+	t := &c.table
+	for _, pins := range pins {
+		for _, p := range pins {
+			_, e := t.findOrAdd(p.digest)
+			e.place, e.state = p.place, stateSynced
+			e.fixed++
 		}
 	}
-	// Outdated records are worth a rewrite when they are the larger part.
-	if records > 2*len(places)+1024 {
-		clean = false
-	}
-	order := make([]store.Digest, 0, len(places))
-	for d, p := range places {
-		if p.end() > dataBlocks {
-			delete(places, d)
-			clean = false
+	c.untidy = len(index)%recordSize != 0
+	records := 0
+	for ; len(index) >= recordSize; index = index[recordSize:] {
+		records++
+		r, ok := decodeRecord(index)
+		if !ok {
+			c.untidy = true
 			continue
 		}
-		order = append(order, d)
-	}
-	slices.SortFunc(order, func(x, y store.Digest) int { return cmp.Compare(places[x].block, places[y].block) })
-	var last store.Digest
-	var end uint32
-	for _, d := range order {
-		p := places[d]
-		if p.block < end {
-			delete(places, d)
-			delete(places, last)
-			clean = false
+		if r.kind == kindScrub {
+			c.scrub = decodeScrubState(r)
+			continue
 		}
-		if p.end() > end {
-			last, end = d, p.end()
+		c.tick = max(c.tick, r.used&tickMask)
+		id, e := t.find(r.digest)
+		switch {
+		case e != nil && e.fixed > 0:
+			if r.place != e.place {
+				c.untidy = c.untidy || r.kind == kindHere
+				continue
+			}
+			e.restore(r, clean)
+			if r.kind == kindGone {
+				e.state = stateSynced
+			}
+		case r.kind == kindHere:
+			if e == nil {
+				if _, e = t.add(r.digest); e == nil {
+					continue
+				}
+			}
+			e.place = r.place
+			e.restore(r, clean)
+		case e != nil && e.place.block == r.place.block:
+			e.place.block = 0
+			t.tidy(id)
 		}
 	}
-	return places, clean
+	// Outdated records are worth writing the others anew when they are the larger part.
+	if records > 2*len(t.ids)+1024 {
+		c.untidy = true
+	}
+	c.separate(dataBlocks)
+	return c
 }
 
-// encodeIndex is an index file of these places.
-func encodeIndex(id identity, places map[store.Digest]place) []byte {
-	b := encodeHeader(indexMagic, id)
-	for d, p := range places {
-		b = record{d, p.block, p.size, kindPut}.append(b)
+// restore takes over what a record says beside the place.
+func (e *entry) restore(r record, clean bool) {
+	e.used = r.used
+	e.state = stateSynced
+	if clean && r.flags&flagSound != 0 {
+		e.state |= stateSound
 	}
+}
+
+// separate forgets the places that cannot be, or overlap others, and lists what
+// is taken. Those of pins do not overlap each other.
+func (c *contents) separate(dataBlocks uint32) {
+	t := &c.table
+	order := make([]uint32, 0, len(t.ids))
+	for _, id := range t.ids {
+		order = append(order, id)
+	}
+	slices.SortFunc(order, func(x, y uint32) int { return cmp.Compare(t.at(x).place.block, t.at(y).place.block) })
+	bad := func(id uint32) {
+		if e := t.at(id); e.fixed == 0 {
+			e.place.block = 0
+			c.untidy = true
+		}
+	}
+	var last, end uint32 // the place that reaches furthest, and how far
+	for _, id := range order {
+		e := t.at(id)
+		if e.place.end() > dataBlocks {
+			e.state &^= stateSound
+			bad(id)
+		}
+		at, to := e.place.block, e.place.end()
+		if at != 0 && at < end {
+			bad(id)
+			bad(last)
+		}
+		if at != 0 && to > end {
+			last, end = id, to
+		}
+	}
+	c.taken = make([]extent, 0, len(order))
+	for _, id := range order {
+		if e := t.at(id); e.place.block != 0 {
+			c.taken = append(c.taken, e.place.extent())
+			continue
+		}
+		t.tidy(id)
+	}
+}
+
+// snapshot is an index file of the chunks that the disk has, as they are now.
+// Chunks may come and go meanwhile: what is not synced yet gets its record later.
+func (s *Slab) snapshot() []byte {
+	b := encodeHeader(indexMagic, s.id)
+	s.mu.RLock()
+	b = slices.Grow(b, (len(s.table.ids)+1)*recordSize)
+	b = s.scrubbed.record().append(b)
+	s.mu.RUnlock()
+	s.each(func(_ uint32, e *entry) {
+		if e.place.block != 0 && e.state&(stateSynced|stateDamaged) == stateSynced {
+			b = e.record(kindHere).append(b)
+		}
+	})
 	return b
+}
+
+// record says what the index is to know of e.
+func (e *entry) record(kind uint8) record {
+	r := record{digest: e.digest, place: e.place, kind: kind, used: atomic.LoadUint32(&e.used)}
+	if e.state&stateSound != 0 {
+		r.flags |= flagSound
+	}
+	return r
+}
+
+// maxIndexBytes bounds what is read of an index: more chunks have no place.
+const maxIndexBytes = headerSize + int64(maxBlocks)*recordSize
+
+// indexFile is the index as it is on disk. Guarded by Slab.flushing.
+type indexFile struct {
+	file  file
+	size  int64
+	stale bool   // the file lacks something, or has more than it should: write it anew
+	from  uint32 // tick when it was last written anew
+	spare int64  // bytes of records since then
+}
+
+// appendIndex adds records to the index, after their bytes have been synced.
+func (s *Slab) appendIndex(records []byte) error {
+	if s.index.stale {
+		return s.rewriteIndex()
+	}
+	if _, err := s.index.file.WriteAt(records, s.index.size); err != nil {
+		s.index.stale = true
+		return err
+	}
+	s.index.size += int64(len(records))
+	s.index.spare += int64(len(records))
+	// Written anew it is shorter, and knows what was used of late.
+	s.mu.RLock()
+	chunks := int64(len(s.table.ids))
+	s.mu.RUnlock()
+	if s.index.spare > 2*chunks*recordSize+64<<10 || s.clock.age(s.index.from) > recencyTicks/4 {
+		return s.rewriteIndex()
+	}
+	return nil
+}
+
+// rewriteIndex replaces the index by one of the places as they are now.
+func (s *Slab) rewriteIndex() error {
+	return s.replaceIndex(s.snapshot())
+}
+
+func (s *Slab) replaceIndex(content []byte) error {
+	f, err := publish(s.disk, indexName, content)
+	if err != nil {
+		s.index.stale = true
+		return err
+	}
+	if s.index.file != nil {
+		s.index.file.Close()
+	}
+	s.index = indexFile{file: f, size: int64(len(content)), from: s.clock.now()}
+	return nil
 }

@@ -1,9 +1,7 @@
 package slab
 
 import (
-	"crypto/rand"
 	"errors"
-	"io"
 	"log/slog"
 	"math"
 	"os"
@@ -19,335 +17,242 @@ import (
 
 // Options says where a slab is and how large it may become.
 type Options struct {
-	Dir   string       // holds "slab" and "slab.idx"; made if need be
-	Limit int64        // bytes of chunks on disk; 0 means no limit
-	Log   *slog.Logger // nil: slog.Default()
+	Dir string // holds the slab and what belongs to it; made if need be
+
+	// Limit bounds the bytes of chunks on disk, and Reserve is what is left free
+	// on the filesystem if others fill it too: chunks are evicted for both. 0 means
+	// no bound.
+	Limit, Reserve int64
+
+	Log *slog.Logger // nil: slog.Default()
 }
 
 // Slab implements store.Cache.
 type Slab struct {
-	dir   string
-	limit int64 // blocks
-	log   *slog.Logger
-	id    identity
-	data  *os.File // also carries the lock that keeps other processes out
+	opts Options
+	disk disk
+	lock *os.File // keeps other processes out
+	log  *slog.Logger
+	id   identity
+	data file
 
 	mu      sync.RWMutex
-	places  map[store.Digest]place
+	table   table
 	extents extents
+	room    int64 // blocks that may be given out: by the limit, and by what the filesystem had when last measured
 	closed  bool
+	owners  map[string]*owner
 	pending struct {
 		records []record // to append after a sync, in this order
 		bytes   int64    // written since the last sync
 	}
-	pins struct {
-		owners map[string][]store.Digest
-		count  map[store.Digest]int
-	}
+	retired  []extent // places that nobody will look up any more, but somebody may be reading
+	epoch    int      // which of grace readers take
+	scrubbed scrubState
+
+	// grace is held shared by whoever reads a place, in the epoch in which it was
+	// looked up. When nobody is left of an epoch, what was retired in it is nobody's.
+	grace [2]sync.RWMutex
+
+	evicting sync.Mutex // one eviction at a time; before mu
+	victims  []victim   // guarded by evicting
+
+	growing sync.RWMutex // shared: bytes are on their way to a place that was just given out; exclusive: the file is cut; before mu
+	pinning sync.Mutex   // one change of the pin files at a time; before mu
 
 	flushing sync.Mutex // one sync at a time; before mu
-	index    *os.File   // append-only; guarded by flushing; nil after a failure to write
+	index    indexFile
 
-	wake chan struct{} // something is pending, or enough that it should not wait
-	stop chan struct{}
-	done sync.WaitGroup
+	clock      clock
+	unmeasured atomic.Int64 // bytes written since the filesystem was last measured
+	counters   counters
 
-	hits, misses, drops, writes atomic.Int64
+	wake    chan struct{} // something is pending, or enough that it should not wait
+	crowded chan struct{} // more is given out than there is room for
+	stop    chan struct{}
+	done    sync.WaitGroup
+}
+
+type counters struct {
+	hits, misses, drops, writes, evicted, evictedBytes, refused atomic.Int64
 }
 
 var _ store.Cache = (*Slab)(nil)
 
+const (
+	dataName  = "slab"
+	indexName = "slab.idx"
+	cleanName = "slab.clean"
+	lockName  = "slab.lock"
+	pinDir    = "pins"
+)
+
 // Open opens the slab in a directory, or makes one. If another process has it
-// open the error is fault.Exists. A slab or index that cannot be understood is
-// discarded: it is a cache.
+// open the error is fault.Exists. A slab or index that cannot be understood, or is
+// of another version, is discarded: it is a cache. A natively mounted image that
+// reads from such a slab goes on doing so: a new one is a new file.
 func Open(o Options) (*Slab, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, store.DiskError(err, "open slab", o.Dir)
+	}
+	lock, err := os.OpenFile(filepath.Join(o.Dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, store.DiskError(err, "open slab", o.Dir)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, (&fault.Error{Class: fault.Exists, Op: "open slab", Object: o.Dir, Err: errors.New("another process has it open")}).
+			WithHint("One server uses a data directory. End the other with `brisk down`, or give this one another directory.")
+	}
+	s, err := openOn(directory(o.Dir), o)
+	if err != nil {
+		lock.Close()
+		return nil, store.DiskError(err, "open slab", o.Dir)
+	}
+	s.lock = lock
+	s.done.Go(s.flushLoop)
+	s.done.Go(s.yieldLoop)
+	return s, nil
+}
+
+// openOn opens the slab on a disk. Nothing runs in the background yet.
+func openOn(d disk, o Options) (*Slab, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
 	if o.Limit <= 0 {
 		o.Limit = math.MaxInt64
 	}
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, store.DiskError(err, "open slab", o.Dir)
-	}
-	path := filepath.Join(o.Dir, "slab")
-	data, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, store.DiskError(err, "open slab", o.Dir)
-	}
 	s := &Slab{
-		dir: o.Dir, limit: o.Limit / store.BlockSize, log: o.Log, data: data,
-		wake: make(chan struct{}, 1), stop: make(chan struct{}),
-	}
-	s.pins.owners, s.pins.count = map[string][]store.Digest{}, map[store.Digest]int{}
-	if err := unix.Flock(int(data.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		data.Close()
-		return nil, &fault.Error{Class: fault.Exists, Op: "open slab", Object: o.Dir, Err: errors.New("another process has it open")}
+		opts: o, disk: d, log: o.Log, owners: map[string]*owner{}, room: o.Limit / store.BlockSize,
+		wake: make(chan struct{}, 1), crowded: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	if err := s.load(); err != nil {
-		data.Close()
-		return nil, store.DiskError(err, "open slab", o.Dir)
+		if s.data != nil {
+			s.data.Close()
+		}
+		if s.index.file != nil {
+			s.index.file.Close()
+		}
+		return nil, err
 	}
-	s.done.Go(s.flushLoop)
 	return s, nil
-}
-
-func (s *Slab) indexPath() string { return filepath.Join(s.dir, "slab.idx") }
-
-// load reads the index, or begins anew.
-func (s *Slab) load() error {
-	head := make([]byte, headerSize)
-	if _, err := s.data.ReadAt(head, 0); err != nil && err != io.EOF {
-		return err
-	}
-	index, err := os.ReadFile(s.indexPath())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	id, ok := decodeHeader(head, dataMagic)
-	if ofIndex, okIndex := decodeHeader(index, indexMagic); !ok || !okIndex || id != ofIndex {
-		return s.reset()
-	}
-	st, err := s.data.Stat()
-	if err != nil {
-		return err
-	}
-	s.id = id
-	dataBlocks := min(st.Size()/store.BlockSize, maxBlocks)
-	var clean bool
-	s.places, clean = decodeIndex(index[headerSize:], uint32(dataBlocks))
-	s.extents = newExtents(s.places)
-	if clean {
-		s.index, err = os.OpenFile(s.indexPath(), os.O_WRONLY|os.O_APPEND, 0)
-	} else {
-		err = s.rewriteIndex()
-	}
-	if err != nil {
-		// The old index can be replayed as often as one likes; what it then says
-		// wrongly, verification finds.
-		s.log.Warn("chunks cached from now on will be forgotten, because the index cannot be written", "dir", s.dir, "err", err)
-	}
-	return nil
-}
-
-// reset empties the slab. The index goes first: at no time does one describe a
-// slab with other content.
-func (s *Slab) reset() error {
-	if err := os.Remove(s.indexPath()); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if _, err := rand.Read(s.id[:]); err != nil {
-		return err
-	}
-	if err := s.data.Truncate(0); err != nil {
-		return err
-	}
-	if _, err := s.data.WriteAt(encodeHeader(dataMagic, s.id), 0); err != nil {
-		return err
-	}
-	if err := s.data.Sync(); err != nil {
-		return err
-	}
-	s.places = map[store.Digest]place{}
-	s.extents = newExtents(nil)
-	return s.rewriteIndex()
-}
-
-// rewriteIndex replaces the index by one of the places as they are now, and
-// leaves it open for appending.
-func (s *Slab) rewriteIndex() error {
-	temp := s.indexPath() + ".new"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(encodeIndex(s.id, s.places))
-	if err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = os.Rename(temp, s.indexPath())
-	}
-	if err == nil {
-		err = syncDir(s.dir)
-	}
-	if err != nil {
-		f.Close()
-		return err
-	}
-	s.index = f
-	return nil
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }
 
 // Has implements store.Cache. The chunk may still turn out to be damaged.
 func (s *Slab) Has(d store.Digest) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	_, ok := s.places[d]
-	return ok
+	_, e := s.table.find(d)
+	return e != nil && e.here()
 }
 
-// Read implements store.Cache.
-func (s *Slab) Read(c store.Chunk, dst []byte) (bool, error) {
-	if len(dst) != int(c.Size) {
-		return false, fault.New(fault.Invalid, "read chunk %s into %d bytes", c, len(dst))
-	}
-	s.mu.RLock()
-	p, ok := s.places[c.Digest]
-	closed := s.closed
-	s.mu.RUnlock()
-	if closed {
-		return false, errClosed()
-	}
-	if !ok || p.size != c.Size {
-		s.misses.Add(1)
-		return false, nil
-	}
-	// No lock: nobody else gets this place before the slab is closed.
-	if _, err := s.data.ReadAt(dst, offset(p)); err != nil {
-		if errors.Is(err, os.ErrClosed) {
-			return false, errClosed()
-		}
-		s.drop(c.Digest, p, err)
-		return false, nil
-	}
-	if !p.verified {
-		if store.Sum(dst) != c.Digest {
-			s.drop(c.Digest, p, errors.New("its content does not match its digest"))
-			return false, nil
-		}
-		s.verified(c.Digest, p)
-	}
-	s.hits.Add(1)
-	return true, nil
-}
-
-var zeros [store.BlockSize]byte
-
-func offset(p place) int64 { return int64(p.block) * store.BlockSize }
-
-func errClosed() error { return fault.New(fault.Cancelled, "the slab is closed") }
-
-// verified remembers that the bytes at p are right.
-func (s *Slab) verified(d store.Digest, p place) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.places[d] == p {
-		p.verified = true
-		s.places[d] = p
-	}
-}
-
-// drop forgets a damaged chunk. Its place stays taken until the next opening.
-func (s *Slab) drop(d store.Digest, p place, why error) {
-	s.mu.Lock()
-	cur, ok := s.places[d]
-	ok = ok && cur.block == p.block
-	if ok {
-		delete(s.places, d)
-		s.pending.records = append(s.pending.records, record{d, p.block, p.size, kindDrop})
-	}
-	s.mu.Unlock()
-	s.misses.Add(1)
-	if ok {
-		s.drops.Add(1)
-		s.log.Warn("a cached chunk is damaged and was dropped", "chunk", d, "block", p.block, "err", why)
-		s.kick()
-	}
-}
-
-// Write implements store.Cache. A chunk that is here already, or for which there
-// is no room under the limit, is left alone, and that is no error.
-func (s *Slab) Write(c store.Chunk, data []byte) error {
-	if c.Size == 0 || c.Size > store.ChunkSize || len(data) != int(c.Size) || c.Digest.IsZero() {
-		return fault.New(fault.Invalid, "write chunk %s of %d bytes", c, len(data))
-	}
-	need := blocks(c.Size)
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return errClosed()
-	}
-	if _, ok := s.places[c.Digest]; ok || s.extents.used+int64(need) > s.limit {
-		s.mu.Unlock()
-		return nil
-	}
-	block, ok := s.extents.take(need)
-	s.mu.Unlock()
-	if !ok {
-		return nil
-	}
-	p := place{block: block, size: c.Size, verified: true}
-	_, err := s.data.WriteAt(data, offset(p))
-	if pad := int(need)*store.BlockSize - len(data); err == nil && pad > 0 {
-		// The rest of the last block can be seen through a mapping.
-		_, err = s.data.WriteAt(zeros[:pad], offset(p)+int64(len(data)))
-	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, twice := s.places[c.Digest] // somebody wrote the same meanwhile
-	if err != nil || twice || s.closed {
-		s.extents.give(block, need)
-		if err != nil && !errors.Is(err, os.ErrClosed) {
-			return store.DiskError(err, "write to slab", s.dir)
-		}
-		return nil
-	}
-	s.places[c.Digest] = p
-	s.pending.records = append(s.pending.records, record{c.Digest, block, c.Size, kindPut})
-	s.pending.bytes += int64(c.Size)
-	s.writes.Add(1)
-	if len(s.pending.records) == 1 || s.pending.bytes >= flushBytes {
-		s.kick()
-	}
-	return nil
-}
-
-// Pin implements store.Cache. A pinned chunk need not be here.
-func (s *Slab) Pin(owner string, chunks []store.Chunk) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range chunks {
-		if c.Digest.IsZero() {
-			continue
-		}
-		s.pins.owners[owner] = append(s.pins.owners[owner], c.Digest)
-		s.pins.count[c.Digest]++
-	}
-}
-
-// Unpin implements store.Cache.
-func (s *Slab) Unpin(owner string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, d := range s.pins.owners[owner] {
-		if s.pins.count[d]--; s.pins.count[d] == 0 {
-			delete(s.pins.count, d)
-		}
-	}
-	delete(s.pins.owners, owner)
-}
+// Path is the file that natively mounted images read from.
+func (s *Slab) Path() string { return s.disk.path(dataName) }
 
 // Stats implements store.Cache.
 func (s *Slab) Stats() store.CacheStats {
+	c := &s.counters
+	st := store.CacheStats{
+		Hits: c.hits.Load(), Misses: c.misses.Load(), Drops: c.drops.Load(), Writes: c.writes.Load(),
+		Evicted: c.evicted.Load(), EvictedBytes: c.evictedBytes.Load(), Refused: c.refused.Load(),
+	}
+	if s.opts.Limit != math.MaxInt64 {
+		st.Limit = s.opts.Limit
+	}
+	s.each(func(_ uint32, e *entry) {
+		if e.place.block == 0 {
+			return
+		}
+		if e.here() {
+			st.Chunks++
+		}
+		if e.pinned() {
+			st.Pinned += int64(blocks(e.place.size)) * store.BlockSize
+		}
+	})
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	st := store.CacheStats{
-		Chunks: int64(len(s.places)), Bytes: s.extents.used * store.BlockSize,
-		Hits: s.hits.Load(), Misses: s.misses.Load(), Drops: s.drops.Load(), Writes: s.writes.Load(),
-	}
-	if s.limit != math.MaxInt64/store.BlockSize {
-		st.Limit = s.limit * store.BlockSize
+	st.Bytes = s.extents.used * store.BlockSize
+	if !s.closed {
+		_, st.Disk, _ = s.data.size()
 	}
 	return st
 }
+
+// Room is how many bytes of chunks can be written without an eviction.
+func (s *Slab) Room() int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return max(min(s.room, math.MaxInt64/store.BlockSize)-s.extents.used, 0) * store.BlockSize
+}
+
+// each calls fn for each entry, a page at a time under mu: a writer that waits
+// for the lock keeps readers out.
+func (s *Slab) each(fn func(uint32, *entry)) {
+	s.mu.RLock()
+	pages := s.table.pages
+	s.mu.RUnlock()
+	for n, page := range pages {
+		s.mu.RLock()
+		for i := range page {
+			if e := &page[i]; !e.digest.IsZero() {
+				fn(uint32(n*pageEntries+i), e)
+			}
+		}
+		s.mu.RUnlock()
+	}
+}
+
+// Close flushes, notes that all is in order, and closes. Reads in progress may fail.
+func (s *Slab) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	close(s.stop)
+	s.done.Wait()
+	err := s.Flush()
+	s.growing.Lock() // writes in progress end, and none begins
+	defer s.growing.Unlock()
+	s.evicting.Lock()
+	defer s.evicting.Unlock()
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
+	if err == nil {
+		err = s.closeInOrder()
+	}
+	if s.index.file != nil {
+		s.index.file.Close()
+	}
+	if closeErr := s.data.Close(); err == nil {
+		err = closeErr
+	}
+	if s.lock != nil {
+		s.lock.Close()
+	}
+	return err
+}
+
+// closeInOrder writes the index with what is known of the chunks' soundness and
+// use, and then the note that this can be believed.
+func (s *Slab) closeInOrder() error {
+	s.reclaim()
+	if err := s.data.sync(); err != nil {
+		return store.DiskError(err, "sync slab", s.opts.Dir)
+	}
+	content := s.snapshot()
+	err := s.replaceIndex(content)
+	if err == nil {
+		var f file
+		if f, err = publish(s.disk, cleanName, encodeClean(s.id, content)); err == nil {
+			err = f.Close()
+		}
+	}
+	return store.DiskError(err, "close slab", s.opts.Dir)
+}
+
+func errClosed() error { return fault.New(fault.Cancelled, "the slab is closed") }

@@ -1,0 +1,97 @@
+package slab
+
+import (
+	"errors"
+	"os"
+
+	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/store"
+)
+
+// Read implements store.Cache.
+func (s *Slab) Read(c store.Chunk, dst []byte) (bool, error) {
+	if len(dst) != int(c.Size) {
+		return false, fault.New(fault.Invalid, "read chunk %s into %d bytes", c, len(dst))
+	}
+	s.mu.RLock()
+	if s.closed {
+		s.mu.RUnlock()
+		return false, errClosed()
+	}
+	_, e := s.table.find(c.Digest)
+	if e == nil || !e.here() || e.place.size != c.Size {
+		s.mu.RUnlock()
+		s.counters.misses.Add(1)
+		return false, nil
+	}
+	p, checked := e.place, e.state&stateChecked != 0
+	s.clock.touch(&e.used)
+	// From here the place is nobody else's until grace is let go.
+	grace := &s.grace[s.epoch]
+	grace.RLock()
+	s.mu.RUnlock()
+	_, err := s.data.ReadAt(dst, p.offset())
+	grace.RUnlock()
+	if err != nil {
+		if errors.Is(err, os.ErrClosed) {
+			return false, errClosed()
+		}
+		s.damaged(c.Digest, p, err)
+		s.counters.misses.Add(1)
+		return false, nil
+	}
+	if !checked {
+		if store.Sum(dst) != c.Digest {
+			s.damaged(c.Digest, p, errMismatch)
+			s.counters.misses.Add(1)
+			return false, nil
+		}
+		s.checked(c.Digest, p)
+	}
+	s.counters.hits.Add(1)
+	return true, nil
+}
+
+var errMismatch = errors.New("its content does not match its digest")
+
+// checked remembers that the bytes at p are right.
+func (s *Slab) checked(d store.Digest, p place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, e := s.table.find(d); e != nil && e.place == p && e.here() {
+		e.state |= stateChecked | stateSound
+	}
+}
+
+// damaged forgets a chunk whose bytes are wrong or cannot be read. Its place stays
+// taken until the next opening: it may be the disk. One that is fixed stays where it
+// is, and counts as absent until it is written again.
+func (s *Slab) damaged(d store.Digest, p place, why error) (fixed bool) {
+	s.mu.Lock()
+	id, e := s.table.find(d)
+	if e == nil || e.place != p || !e.here() {
+		s.mu.Unlock()
+		return false
+	}
+	if fixed = e.fixed > 0; fixed {
+		e.state = e.state&stateSynced | stateDamaged
+	} else {
+		s.forget(id, e)
+	}
+	s.mu.Unlock()
+	s.counters.drops.Add(1)
+	if fixed {
+		s.log.Error("a cached chunk is damaged that natively mounted images read", "chunk", d, "block", p.block, "err", why)
+		return true
+	}
+	s.log.Warn("a cached chunk is damaged and was dropped", "chunk", d, "block", p.block, "err", why)
+	s.kick()
+	return false
+}
+
+// forget takes a chunk out of the table. Who calls, under mu, says what becomes of the place.
+func (s *Slab) forget(id uint32, e *entry) {
+	s.pending.records = append(s.pending.records, e.record(kindGone))
+	e.place.block, e.state = 0, 0
+	s.table.tidy(id)
+}
