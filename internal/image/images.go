@@ -43,6 +43,7 @@ type Images struct {
 		sync.Mutex
 		images map[loadedKey]*Image
 	}
+	native nativeImages
 }
 
 type loadedKey struct {
@@ -61,6 +62,7 @@ func Open(ctx context.Context, opt Options) (*Images, error) {
 		s.log = slog.Default()
 	}
 	s.loaded.images = map[loadedKey]*Image{}
+	s.native.held, s.native.written = map[string]int{}, map[string]struct{}{}
 	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
 		return nil, store.DiskError(err, "open images", opt.Dir)
 	}
@@ -78,7 +80,7 @@ func Open(ctx context.Context, opt Options) (*Images, error) {
 
 // openWorkspace removes what a process that died was writing, and completes the origin.
 func (s *Images) openWorkspace(ctx context.Context, workspace string) error {
-	for _, dir := range []string{"names", "manifests", "meta"} {
+	for _, dir := range []string{"names", "manifests", "meta", "native"} {
 		if err := sweep(filepath.Join(s.opt.Dir, workspace, dir)); err != nil {
 			return fault.Wrap(err, "open images", workspace)
 		}
