@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"brisk.dev/brisk/internal/fault"
 )
@@ -38,6 +39,9 @@ type Code struct {
 	checked map[string]bool // directories that this process has unpacked or compared
 }
 
+// emptyCode is the directory of functions without code.
+const emptyCode = "empty"
+
 // OpenCode keeps code in dir, and sweeps what was left unfinished.
 func OpenCode(dir string, blobs Blobs) (*Code, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -57,7 +61,7 @@ func OpenCode(dir string, blobs Blobs) (*Code, error) {
 
 // Dir is the directory with the code of a workspace's tar; "" gives an empty one.
 func (c *Code) Dir(workspace, id string) (string, error) {
-	name := "empty"
+	name := emptyCode
 	if id != "" {
 		name = strings.TrimPrefix(id, "sha256:")
 	}
@@ -67,7 +71,8 @@ func (c *Code) Dir(workspace, id string) (string, error) {
 	if _, err := os.Stat(dir); err == nil {
 		if c.checked[dir] || !c.damaged(workspace, id, dir) {
 			c.checked[dir] = true
-			return dir, nil
+			now := time.Now()
+			return dir, fault.Wrap(os.Chtimes(dir, now, now), "use code", dir)
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			return "", fault.Wrap(err, "remove damaged code", dir)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,6 +104,47 @@ func TestCodeIsUnpackedOnce(t *testing.T) {
 	require.Equal(t, got, again)
 	_, err = c.Dir("other", "sha256:aa")
 	require.Error(t, err, "another workspace has not uploaded it")
+}
+
+func TestSweepRemovesCodeThatNobodyWants(t *testing.T) {
+	up, dir := t.TempDir(), t.TempDir()
+	var dirs []string
+	c, err := OpenCode(dir, uploads(up))
+	require.NoError(t, err)
+	for _, id := range []string{"sha256:aa", "sha256:bb", "sha256:cc"} {
+		upload(t, up, id, entry{name: "pkg/mod.py", body: "x = 1\n", kind: tar.TypeReg})
+		d, err := c.Dir("default", id)
+		require.NoError(t, err)
+		dirs = append(dirs, d)
+	}
+	empty, err := c.Dir("default", "")
+	require.NoError(t, err)
+	keep := func(workspace, id string) bool { return workspace == "default" && id == "sha256:aa" }
+	n, _, err := c.Sweep(time.Now().Add(-time.Hour), keep, false)
+	require.NoError(t, err)
+	require.Zero(t, n, "all are in use")
+	old := time.Now().Add(-2 * time.Hour)
+	for _, d := range dirs {
+		require.NoError(t, os.Chtimes(d, old, old))
+	}
+	_, err = c.Dir("default", "sha256:bb")
+	require.NoError(t, err)
+	for _, dry := range []bool{true, false} {
+		n, bytes, err := c.Sweep(time.Now().Add(-time.Hour), keep, dry)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.EqualValues(t, 6, bytes)
+	}
+	require.DirExists(t, dirs[0])
+	require.DirExists(t, dirs[1])
+	require.NoDirExists(t, dirs[2])
+	require.DirExists(t, empty)
+	again, err := c.Dir("default", "sha256:cc")
+	require.NoError(t, err)
+	require.FileExists(t, filepath.Join(again, "pkg/mod.py"))
+	left, err := filepath.Glob(filepath.Join(dir, "tmp-*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 func TestDamagedCodeIsUnpackedAgain(t *testing.T) {

@@ -27,7 +27,10 @@ type pool struct {
 	s      *Scheduler
 	digest store.Digest
 	fn     *function.Function
-	mu     struct {
+
+	touched time.Time // when its use was last noted on its file; guarded by Scheduler.mu
+
+	mu struct {
 		sync.Mutex
 		closed   bool
 		retired  bool

@@ -177,7 +177,8 @@ func (s *Scheduler) functionPath(d store.Digest) string {
 // save keeps a definition. Losing one in a crash costs a client a re-registration.
 func (s *Scheduler) save(d store.Digest, f *function.Function) error {
 	path := s.functionPath(d)
-	if _, err := os.Stat(path); err == nil {
+	now := time.Now()
+	if err := os.Chtimes(path, now, now); err == nil { // it is there
 		return nil
 	}
 	b, err := json.MarshalIndent(f, "", " ")
@@ -219,6 +220,7 @@ func (s *Scheduler) pool(workspace string, d store.Digest) (*pool, error) {
 	if p.fn.Workspace != workspace {
 		return nil, noFunction(d)
 	}
+	s.touch(p)
 	return p, nil
 }
 

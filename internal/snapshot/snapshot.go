@@ -419,6 +419,27 @@ func (s *Snapshots) Remove(function store.Digest) {
 	}
 }
 
+// Sweep removes the snapshots that keep does not want, and returns how many went,
+// with their bytes; dry only counts. One that a restore is reading may go: it fails, and
+// the instance starts cold.
+func (s *Snapshots) Sweep(keep func(Key) bool, dry bool) (n int, bytes int64) {
+	s.mu.Lock()
+	var found []*Snapshot
+	for _, e := range s.mu.of {
+		if e.snap != nil && !keep(e.snap.Manifest.Key) {
+			found = append(found, e.snap)
+		}
+	}
+	s.mu.Unlock()
+	for _, snap := range found {
+		n, bytes = n+1, bytes+snap.Manifest.Bytes()
+		if !dry {
+			s.drop(snap.Manifest.Key.Function, snap)
+		}
+	}
+	return n, bytes
+}
+
 // All lists what there is.
 func (s *Snapshots) All() []Manifest {
 	s.mu.Lock()

@@ -205,3 +205,18 @@ func FuzzDecodeManifest(f *testing.F) {
 		}
 	})
 }
+
+func TestSweep(t *testing.T) {
+	s, snap := made(t, t.TempDir())
+	n, _ := s.Sweep(func(k Key) bool { return k.Function == key().Function }, false)
+	require.Zero(t, n)
+	none := func(Key) bool { return false }
+	for _, dry := range []bool{true, false} {
+		n, bytes := s.Sweep(none, dry)
+		require.Equal(t, 1, n)
+		require.EqualValues(t, 300_005, bytes)
+	}
+	require.NoDirExists(t, filepath.Dir(snap.Dir))
+	require.Empty(t, s.All())
+	require.True(t, s.Wanted(key().Function))
+}

@@ -3,7 +3,7 @@
 //
 // A blob is named by the SHA-256 of its bytes, because that is what a client in
 // Python has without a library. It is there completely or not at all, durable
-// once Put has returned, and never changes. Workspaces do not see each other's.
+// once Put has returned, and never changes; Sweep removes what nobody names. Workspaces do not see each other's.
 //
 // On disk: ROOT/<workspace>/sha256/<first two digits>/<64 digits>, read-only.
 // What begins with ".tmp-" is an upload that a crash cut short; Open removes it.
@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
+	"time"
 
 	"brisk.dev/brisk/internal/fault"
 )
@@ -34,6 +36,7 @@ const tempPrefix = ".tmp-"
 type Store struct {
 	root    string
 	maxSize int64
+	using   sync.Mutex // held while a blob is said to be there, or removed
 }
 
 // Open opens the store at root, making the directory, and removes unfinished uploads.
@@ -53,13 +56,16 @@ func Open(root string) (*Store, error) {
 	return &Store{root: root, maxSize: MaxSize}, nil
 }
 
-// Has reports whether a blob is there.
+// Has reports whether a blob is there. If so, it counts as used now (Sweep).
 func (s *Store) Has(workspace, ref string) (bool, error) {
 	path, err := s.path(workspace, ref)
 	if err != nil {
 		return false, err
 	}
-	_, err = os.Stat(path)
+	s.using.Lock()
+	defer s.using.Unlock()
+	now := time.Now()
+	err = os.Chtimes(path, now, now)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

@@ -137,6 +137,38 @@ func whole(ctx context.Context, images *image.Images, chunks *store.Store, ref i
 	return img, ctx.Err()
 }
 
+// Sweep forgets what made images that keep does not know, and what is damaged, and
+// returns how much that was; dry only counts.
+func (m *Memo) Sweep(keep func(made store.Digest) bool, dry bool) (n int, err error) {
+	files, err := os.ReadDir(m.dir)
+	if err != nil {
+		return 0, fault.Wrap(err, "sweep memo", m.dir)
+	}
+	for _, f := range files {
+		work, err := store.ParseDigest(f.Name())
+		if err != nil {
+			continue // being written, or not ours
+		}
+		b, err := os.ReadFile(m.path(work))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return n, fault.Wrap(err, "sweep memo", work.Short())
+		}
+		if made, err := decode(work, b); err == nil && keep(made) {
+			continue
+		}
+		if n++; dry {
+			continue
+		}
+		if err := m.Drop(work); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
 // Put remembers which image a piece of work made, in place of what was known. It
 // survives a power loss when Put has returned.
 func (m *Memo) Put(work, made store.Digest) (err error) {

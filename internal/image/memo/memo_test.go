@@ -81,3 +81,22 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func TestSweepForgetsWhatIsGone(t *testing.T) {
+	dir := t.TempDir()
+	m, err := Open(dir)
+	require.NoError(t, err)
+	gone, damaged := store.Sum([]byte("gone")), store.Sum([]byte("damaged"))
+	require.NoError(t, m.Put(work, made))
+	require.NoError(t, m.Put(gone, gone))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, damaged.String()), []byte("x"), 0o600))
+	for _, dry := range []bool{true, false} {
+		n, err := m.Sweep(func(d store.Digest) bool { return d == made }, dry)
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+	}
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	require.Equal(t, work.String(), left[0].Name())
+}
