@@ -53,7 +53,7 @@ func (s *Store) Begin(ctx context.Context) *Batch {
 var zeros [ChunkSize]byte
 
 // Add puts a chunk of 1 to ChunkSize bytes into the batch, and reports whether
-// it is new to the store. Data may be reused when Add returns. Zeros are a
+// it is new to the store and its base, or was stored in an earlier epoch only. Data may be reused when Add returns. Zeros are a
 // hole: nothing is stored, and the chunk's digest is zero. Failures of writing
 // may come up in a later call. Safe for concurrent use.
 func (b *Batch) Add(data []byte) (c Chunk, added bool, err error) {
@@ -70,7 +70,7 @@ func (b *Batch) Add(data []byte) (c Chunk, added bool, err error) {
 		return c, false, nil
 	}
 	c.Digest = Sum(data)
-	if err := b.s.await(b.ctx); err != nil {
+	if err := b.s.awaitAll(b.ctx); err != nil {
 		return c, false, err
 	}
 	p, added, err := b.take(c)
@@ -90,7 +90,7 @@ func (b *Batch) take(c Chunk) (p *pipeline, isNew bool, err error) {
 	if _, ok := b.seen[c.Digest]; ok {
 		return nil, false, nil
 	}
-	if in, ok := b.s.index.rely(c.Digest, c.Size, b.s.holds.now); ok {
+	if in, ok := b.s.rely(c, true); ok {
 		b.note(c, in)
 		return nil, false, nil
 	}
@@ -115,7 +115,30 @@ func (b *Batch) note(c Chunk, in Digest) {
 	b.written.Bytes += int64(c.Size)
 }
 
-// Use puts a chunk that is stored already into the batch: one of a parent image.
+// rely finds a good copy of a chunk in the store or its base, to be relied on; if it
+// is to be current, of this epoch only.
+func (s *Store) rely(c Chunk, current bool) (in Digest, ok bool) {
+	for _, at := range s.lineage() {
+		will := func(p *pack) bool { return !current || at.current(p) }
+		if in, ok = at.index.rely(c.Digest, c.Size, at.holds.now, will); ok {
+			return in, true
+		}
+	}
+	return in, false
+}
+
+// awaitAll returns when the index is complete, and the base's.
+func (s *Store) awaitAll(ctx context.Context) error {
+	for _, in := range s.lineage() {
+		if err := in.await(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Use puts a chunk that is stored already into the batch: one of a parent image, of
+// whatever epoch.
 // Without a good copy in the store it fails with fault.NotFound.
 func (b *Batch) Use(c Chunk) error {
 	b.ending.RLock()
@@ -126,7 +149,7 @@ func (b *Batch) Use(c Chunk) error {
 	if c.Digest.IsZero() {
 		return nil
 	}
-	if err := b.s.await(b.ctx); err != nil {
+	if err := b.s.awaitAll(b.ctx); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -134,7 +157,7 @@ func (b *Batch) Use(c Chunk) error {
 	if _, ok := b.seen[c.Digest]; ok {
 		return nil
 	}
-	in, ok := b.s.index.rely(c.Digest, c.Size, b.s.holds.now)
+	in, ok := b.s.rely(c, false)
 	if !ok {
 		return &fault.Error{Class: fault.NotFound, Op: "use chunk", Object: c.String(), Hint: hintImport,
 			Err: fault.New(fault.NotFound, "the store has no good copy of it")}

@@ -37,7 +37,9 @@ func (b *Batch) Commit(ctx context.Context) (Written, error) {
 	packs := b.relied
 	// Marked once more, so that a hold that began after the chunks were added protects them, too.
 	for p := range packs {
-		b.s.index.known(p, b.s.holds.now)
+		for _, in := range b.s.lineage() {
+			in.index.known(p, in.holds.now)
+		}
 	}
 	if b.pipeline != nil {
 		b.pipeline.finish()
@@ -66,6 +68,9 @@ func (b *Batch) Commit(ctx context.Context) (Written, error) {
 func (s *Store) publishPack(ctx context.Context, p sealedPack) error {
 	s.publish.RLock()
 	defer s.publish.RUnlock()
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
 	damaged := s.index.isBad(p.digest)
 	if !damaged && s.index.known(p.digest, s.holds.now) {
 		return nil // another batch with the same chunks was faster
@@ -73,11 +78,11 @@ func (s *Store) publishPack(ctx context.Context, p sealedPack) error {
 	if err := s.putFile(ctx, packKey(p.digest), p.path, damaged); err != nil {
 		return fault.Wrap(err, "store pack", p.digest.Short())
 	}
-	in := &pack{digest: p.digest, size: p.size, index: p.index}
+	in := &pack{digest: p.digest, size: p.size, index: p.index, how: p.how}
 	in.touched.Store(s.holds.now())
 	s.index.add(in)
 	if err := s.logged.addPack(in); err != nil {
-		s.log.Warn("the local copy of the packs' indexes cannot be kept; the next opening will be slower", "err", err)
+		s.logUnkept(err)
 	}
 	return nil
 }

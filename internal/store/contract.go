@@ -68,9 +68,10 @@ func (c Chunk) String() string { return fmt.Sprintf("%s+%d", c.Digest.Short(), c
 // Tier says where a chunk's bytes came from.
 type Tier uint8
 
-// The tiers, nearest first. Peers come between the two when there are several nodes.
+// The tiers, nearest first.
 const (
 	FromCache Tier = iota
+	FromPeer
 	FromOrigin
 )
 
@@ -150,4 +151,17 @@ type CacheStats struct {
 	Drops                 int64 // chunks found damaged
 	Evicted, EvictedBytes int64 // chunks, and their bytes
 	Refused               int64 // chunks that were not kept, because there was no room and nothing to evict
+}
+
+// Peers are the other machines that may have a chunk. Package peer implements it.
+// Names are keyed (seal.Keys.Name) and answers sealed, so that it need not be trusted,
+// nor those whom it asks.
+type Peers interface {
+	// Fetch asks other machines for the chunk of that keyed name. accept is called
+	// with each answer, one at a time, until it returns nil; an answer that it refuses
+	// convicts the machine that gave it. fault.NotFound: nobody has it. Fetch is
+	// bounded in time by itself.
+	Fetch(ctx context.Context, workspace string, name Digest, accept func(answer []byte) error) error
+	// Announce says that this machine has the chunk now. It never blocks.
+	Announce(workspace string, name Digest)
 }

@@ -10,7 +10,8 @@ type flight struct {
 	done   chan struct{}
 	buf    *[ChunkSize]byte
 	size   uint32
-	err    error // valid, with the content of buf, when done is closed
+	tier   Tier // valid, with err and the content of buf, when done is closed
+	err    error
 	cancel context.CancelFunc
 	wanted int // readers waiting or copying, and the fetcher; guarded by flights.mu
 }

@@ -13,18 +13,39 @@ import (
 	"github.com/zeebo/blake3"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/store/seal"
 )
 
 // buildPack makes a pack of pieces.
-func buildPack(t testing.TB, pieces ...[]byte) []byte {
+func buildPack(t testing.TB, pieces ...[]byte) []byte { return buildSealed(t, nil, pieces...) }
+
+// testKeys gives new keys.
+func testKeys(t testing.TB, workspace string) *seal.Keys {
 	t.Helper()
-	w, err := newPackWriter(t.TempDir())
+	ring, err := seal.OpenKeyring(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := ring.Keys(workspace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+// buildSealed makes a pack that is sealed with keys, in epoch 7, unless they are nil.
+func buildSealed(t testing.TB, keys *seal.Keys, pieces ...[]byte) []byte {
+	t.Helper()
+	w, err := newPackWriter(t.TempDir(), keys, 7)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.file.Close()
 	for _, p := range pieces {
 		frame, raw := encodeFrame(p, make([]byte, 0, 2*ChunkSize))
+		if keys != nil {
+			frame = keys.SealFrame(nil, Sum(p), 7, frame)
+		}
 		if err := w.add(Sum(p), uint32(len(p)), frame, raw); err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +77,12 @@ func noise(n int) []byte {
 }
 
 func indexOf(b []byte) (packIndex, error) {
-	return decodePackIndex(int64(len(b)), func(p []byte, off int64) error {
+	x, _, err := sealedIndexOf(nil, b)
+	return x, err
+}
+
+func sealedIndexOf(keys *seal.Keys, b []byte) (packIndex, packSeal, error) {
+	return decodePackIndex(int64(len(b)), keys, func(p []byte, off int64) error {
 		if off < 0 || off+int64(len(p)) > int64(len(b)) {
 			return errors.New("read outside the pack")
 		}
@@ -149,7 +175,7 @@ func TestPackIndexLies(t *testing.T) {
 		off := len(b) - packFooter - 2*packEntry
 		x := lie(bytes.Clone(b[off : len(b)-packFooter]))
 		bad := append(bytes.Clone(b[:off]), x...)
-		bad = append(bad, encodePackFooter(x, int64(off))...)
+		bad = append(bad, encodePackFooter(x, int64(off), packSeal{}, seal.ID{}, [16]byte{})...)
 		if _, err := indexOf(bad); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -164,7 +190,7 @@ func TestPackLongIndex(t *testing.T) {
 	}
 	b := buildPack(t, pieces...)
 	reads := 0
-	x, err := decodePackIndex(int64(len(b)), func(p []byte, off int64) error { reads++; copy(p, b[off:]); return nil })
+	x, _, err := decodePackIndex(int64(len(b)), nil, func(p []byte, off int64) error { reads++; copy(p, b[off:]); return nil })
 	if err != nil || x.len() != 5000 || reads != 2 {
 		t.Fatal(x.len(), reads, err)
 	}
@@ -189,17 +215,136 @@ func TestBomb(t *testing.T) {
 	}
 }
 
+// A sealed pack: without the keys nothing of it can be told, and only what the keys
+// made opens.
+func TestSealedPack(t *testing.T) {
+	keys, others := testKeys(t, "a"), testKeys(t, "b")
+	pieces := [][]byte{text, short, noise(ChunkSize)}
+	b := buildSealed(t, keys, pieces...)
+	if !bytes.Equal(b, buildSealed(t, keys, pieces...)) {
+		t.Fatal("equal chunks make another pack")
+	}
+	x, how, err := sealedIndexOf(keys, b)
+	if err != nil || x.len() != 3 || how != (packSeal{sealed: true, epoch: 7}) {
+		t.Fatal(x.len(), how, err)
+	}
+	for i, e := range x.all() {
+		frame, err := keys.OpenFrame(e.digest, how.epoch, bytes.Clone(b[e.offset:e.offset+e.stored]))
+		got := make([]byte, e.size)
+		if err == nil {
+			err = decodeFrame(frame, e.raw, got)
+		}
+		if err != nil || !bytes.Equal(got, pieces[i]) {
+			t.Fatalf("piece %d: %v", i, err)
+		}
+		if d := Sum(pieces[i]); bytes.Contains(b, d[:8]) {
+			t.Fatal("a digest is in the pack")
+		}
+	}
+	plain := buildPack(t, pieces...)
+	for name, open := range map[string]func() error{
+		"with other keys":          func() error { _, _, err := sealedIndexOf(others, b); return err },
+		"without keys":             func() error { _, _, err := sealedIndexOf(nil, b); return err },
+		"a plain one, with keys":   func() error { _, _, err := sealedIndexOf(keys, plain); return err },
+		"of version 1, with keys":  func() error { _, _, err := sealedIndexOf(keys, oldPack(t)); return err },
+		"its frames for no others": func() error { _, err := others.OpenFrame(Sum(text), 7, bytes.Clone(b[packHeader:])); return err },
+	} {
+		if err := open(); !fault.Is(err, fault.Corrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for i := len(b) - packFooter - len(x) - seal.ObjectOverhead; i < len(b); i++ {
+		bad := bytes.Clone(b)
+		bad[i] ^= 0x40
+		if _, _, err := sealedIndexOf(keys, bad); !fault.Is(err, fault.Corrupt) {
+			t.Fatalf("byte %d: %v", i, err)
+		}
+	}
+}
+
+func oldPack(t *testing.T) []byte {
+	b, err := os.ReadFile(filepath.Join("testdata", "v1.pack"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Version 2 as the first Brisk that had it wrote it.
+func TestPackVersion2(t *testing.T) {
+	if got := Sum(buildPack(t, text, short, noise(300))).String(); got != "57fa31117059cf08c7c92cc6e4378749cdc896d21760899434647eb95f7f7652" {
+		t.Fatalf("digest %s", got)
+	}
+}
+
+// Another salt gives the pack another name, and changes nothing of what it says.
+func TestResalt(t *testing.T) {
+	for _, keys := range []*seal.Keys{nil, testKeys(t, "a")} {
+		w, err := newPackWriter(t.TempDir(), keys, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.file.Close()
+		if err := w.add(Sum(text), uint32(len(text)), make([]byte, 100), false); err != nil {
+			t.Fatal(err)
+		}
+		p, err := w.seal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[Digest]bool{p.digest: true}
+		for range 3 {
+			if err := p.resalt(); err != nil {
+				t.Fatal(err)
+			}
+			b, err := os.ReadFile(p.path)
+			if err != nil || int64(len(b)) != p.size || Sum(b) != p.digest || names[p.digest] {
+				t.Fatalf("%d bytes, %v, %v", len(b), p.digest, err)
+			}
+			names[p.digest] = true
+			x, how, err := sealedIndexOf(keys, b)
+			if err != nil || how != p.how || !bytes.Equal(x, p.index) {
+				t.Fatal(how, err)
+			}
+		}
+	}
+}
+
+// FuzzSealedPack opens packs with keys: nothing but what these have sealed is taken.
+func FuzzSealedPack(f *testing.F) {
+	keys := testKeys(f, "a")
+	good := buildSealed(f, keys, text, short)
+	f.Add(good)
+	f.Add(good[16:])
+	f.Add(buildPack(f, text))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, how, err := sealedIndexOf(keys, b)
+		if err == nil && !how.sealed || err != nil && !fault.Is(err, fault.Corrupt) {
+			t.Fatal(how, err)
+		}
+		// As if the checksum were right.
+		if len(b) > packFooter {
+			foot := bytes.Clone(b[len(b)-packFooter:])
+			sum := footerSum(b[:len(b)-packFooter], foot)
+			copy(foot[48:], sum[:])
+			if _, _, err := openPackIndex(bytes.Clone(b[:len(b)-packFooter]), foot, keys); err != nil && !fault.Is(err, fault.Corrupt) {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 func FuzzPackIndex(f *testing.F) {
 	b := buildPack(f, text, short)
 	f.Add(b)
 	f.Add(b[:len(b)-1])
 	f.Add(append(make([]byte, 128<<10), b...))
-	f.Add(encodePackFooter(nil, 0))
+	f.Add(encodePackFooter(nil, 0, packSeal{}, seal.ID{}, [16]byte{}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// Checksums keep a fuzzer out; so the index is also tried as if they were right.
 		if len(b) > packFooter {
 			x := packIndex(b[:len(b)-packFooter])
-			x.check(int64(len(b)))
+			x.check(int64(len(b)), packSeal{})
 		}
 		x, err := indexOf(b)
 		if err != nil {
@@ -240,7 +385,8 @@ func FuzzIndexLog(f *testing.F) {
 		f.Fatal(err)
 	}
 	log := indexLog{path: filepath.Join(f.TempDir(), "log")}
-	if err := log.create(map[Digest]*loggedPack{Sum(b): {size: int64(len(b)), index: x, damaged: []Digest{Sum(text)}}}); err != nil {
+	packs := map[Digest]*loggedPack{Sum(b): {size: int64(len(b)), index: x, damaged: []Digest{Sum(text)}}}
+	if err := log.create(func() map[Digest]*loggedPack { return packs }); err != nil {
 		f.Fatal(err)
 	}
 	log.close()
@@ -266,7 +412,7 @@ func TestIndexLogCut(t *testing.T) {
 	x1, _ := indexOf(p1)
 	x2, _ := indexOf(p2)
 	log := indexLog{path: filepath.Join(t.TempDir(), "log")}
-	if err := log.create(nil); err != nil {
+	if err := log.create(func() map[Digest]*loggedPack { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	defer log.close()

@@ -17,9 +17,16 @@ type holds struct {
 
 // Hold protects from Retain whatever is written or relied on from now until
 // release: by PutBlob, and by batches that are committed after now, which hold by
-// themselves until then. Release it when the manifest that refers to all that is
+// themselves until then. It protects what is relied on in the base, too. Release it when the manifest that refers to all that is
 // durable. It blocks nobody.
-func (s *Store) Hold() (release func()) { return s.holds.hold() }
+func (s *Store) Hold() (release func()) {
+	base := s.base.Load()
+	if base == nil {
+		return s.holds.hold()
+	}
+	own, bases := s.holds.hold(), base.holds.hold()
+	return func() { own(); bases() }
+}
 
 func (h *holds) hold() (release func()) {
 	h.mu.Lock()

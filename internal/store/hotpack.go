@@ -32,7 +32,7 @@ func (s *Store) WriteHot(ctx context.Context, chunks []Chunk) (packs []HotPack, 
 		if err := s.publishPack(ctx, made); err != nil {
 			return nil, err
 		}
-		packs = append(packs, HotPack{Pack: made.digest, Frames: made.index.frames()})
+		packs = append(packs, HotPack{Pack: made.digest, Epoch: made.how.epoch, Frames: made.index.frames()})
 	}
 	return packs, nil
 }

@@ -11,6 +11,7 @@ type pack struct {
 	digest  Digest
 	size    int64
 	index   packIndex
+	how     packSeal
 	touched atomic.Uint64 // when it was last written or relied on, on the clock of holds
 }
 
@@ -136,14 +137,14 @@ func (x *index) copies(d Digest, fn func(r ref, p *pack) bool) bool {
 	return false
 }
 
-// rely finds a good copy of d to be relied on instead of storing it again, and
-// marks its pack as touched at that moment: Retain, which looks at the mark
+// rely finds a good copy of d, in a pack that will do, to be relied on instead of
+// storing it again, and marks the pack as touched at that moment: Retain, which looks at the mark
 // under the exclusive lock, spares it. size 0 means any.
-func (x *index) rely(d Digest, size uint32, now func() uint64) (in Digest, ok bool) {
+func (x *index) rely(d Digest, size uint32, now func() uint64, will func(*pack) bool) (in Digest, ok bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	ok = x.copies(d, func(r ref, p *pack) bool {
-		if x.isDamaged(r) || size != 0 && p.index.at(int(r.entry)).size != size {
+		if x.isDamaged(r) || size != 0 && p.index.at(int(r.entry)).size != size || !will(p) {
 			return false
 		}
 		p.touched.Store(now())
@@ -151,6 +152,13 @@ func (x *index) rely(d Digest, size uint32, now func() uint64) (in Digest, ok bo
 		return true
 	})
 	return in, ok
+}
+
+// knows reports whether there is a copy of d, good or damaged.
+func (x *index) knows(d Digest) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.copies(d, func(ref, *pack) bool { return true })
 }
 
 // has reports whether there is a good copy of d.
@@ -168,20 +176,22 @@ func (x *index) isDamaged(r ref) bool {
 	return bad
 }
 
-// copyOf is a place to read a chunk from.
+// copyOf is a place to read a chunk from: in a pack of a store.
 type copyOf struct {
+	in   *Store
 	pack Digest
+	how  packSeal
 	entry
 }
 
-// find lists the copies of d, those known to be damaged last: the damage may
-// have been in the reading.
-func (x *index) find(d Digest) []copyOf {
+// find lists the copies of d in the index of a store, those known to be damaged
+// last: the damage may have been in the reading.
+func (x *index) find(in *Store, d Digest) []copyOf {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	var good, bad []copyOf
 	x.copies(d, func(r ref, p *pack) bool {
-		c := copyOf{p.digest, p.index.at(int(r.entry))}
+		c := copyOf{in, p.digest, p.how, p.index.at(int(r.entry))}
 		if x.isDamaged(r) {
 			bad = append(bad, c)
 		} else {
@@ -206,6 +216,54 @@ func (x *index) markDamaged(d, in Digest) bool {
 		return false
 	})
 	return news
+}
+
+// names lists the packs that are known, with their lengths.
+func (x *index) names() map[Digest]int64 {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	names := make(map[Digest]int64, len(x.slots))
+	for d, slot := range x.slots {
+		names[d] = x.packs[slot].size
+	}
+	return names
+}
+
+// snapshot is what the local copy of indexes has to hold.
+func (x *index) snapshot() map[Digest]*loggedPack {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	l := make(map[Digest]*loggedPack, len(x.slots))
+	for d, slot := range x.slots {
+		p := x.packs[slot]
+		l[d] = &loggedPack{size: p.size, index: p.index, how: p.how}
+	}
+	for r := range x.damaged {
+		if p := x.packs[r.slot]; p != nil {
+			l[p.digest].damaged = append(l[p.digest].damaged, p.index.digest(int(r.entry)))
+		}
+	}
+	return l
+}
+
+// remove forgets a pack.
+func (x *index) remove(d Digest) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.removeLocked(d)
+}
+
+// removeIfSize forgets a pack that is gone, unless it has another length now.
+func (x *index) removeIfSize(d Digest, size int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if slot, ok := x.slots[d]; ok && x.packs[slot].size == size {
+		_, unreadable := x.unreadable[d]
+		x.removeLocked(d)
+		if unreadable {
+			x.unreadable[d] = struct{}{}
+		}
+	}
 }
 
 // markUnreadable remembers a pack whose index cannot be read.

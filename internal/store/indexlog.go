@@ -17,12 +17,13 @@ import (
 // nothing is lost with it but time and the memory of damage.
 const (
 	logMagic   = "BRSKPIDX"
-	logVersion = 1
+	logVersion = 2
 	logHeader  = 16
 	logFrame   = 8 // bytes before a record: length, CRC-32C
 
-	recordPack   = 1 // digest, u64 size, index
-	recordDamage = 2 // digest of the pack, digest of the chunk
+	recordPack   = 1  // digest, u64 size, u32 flags, u32 epoch, index
+	recordDamage = 2  // digest of the pack, digest of the chunk
+	packPrefix   = 49 // bytes of the first before the index
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -39,6 +40,7 @@ type indexLog struct {
 type loggedPack struct {
 	size    int64
 	index   packIndex
+	how     packSeal
 	damaged []Digest
 }
 
@@ -76,12 +78,14 @@ func decodeIndexLog(b []byte) (packs map[Digest]*loggedPack, rewrite bool) {
 		}
 		b = b[logFrame+n:]
 		switch {
-		case n > 41 && body[0] == recordPack:
-			x := packIndex(body[41:])
-			if _, err := x.checkEntries(); err != nil {
+		case n > packPrefix && body[0] == recordPack:
+			x := packIndex(body[packPrefix:])
+			flags := binary.LittleEndian.Uint32(body[41:])
+			how := packSeal{sealed: flags == flagSealed, epoch: binary.LittleEndian.Uint32(body[45:])}
+			if _, err := x.checkEntries(how); err != nil || flags&^flagSealed != 0 {
 				return packs, true
 			}
-			packs[Digest(body[1:33])] = &loggedPack{size: int64(binary.LittleEndian.Uint64(body[33:])), index: x}
+			packs[Digest(body[1:33])] = &loggedPack{size: int64(binary.LittleEndian.Uint64(body[33:])), index: x, how: how}
 		case n == 65 && body[0] == recordDamage:
 			if p := packs[Digest(body[1:33])]; p != nil {
 				p.damaged = append(p.damaged, Digest(body[33:]))
@@ -93,8 +97,9 @@ func decodeIndexLog(b []byte) (packs map[Digest]*loggedPack, rewrite bool) {
 	return packs, records > 2*len(packs)
 }
 
-// create writes the log anew and leaves it open for appending.
-func (l *indexLog) create(packs map[Digest]*loggedPack) error {
+// create writes the log anew, with the packs that are then known, and leaves it
+// open for appending.
+func (l *indexLog) create(known func() map[Digest]*loggedPack) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file != nil {
@@ -104,8 +109,8 @@ func (l *indexLog) create(packs map[Digest]*loggedPack) error {
 	b := append(make([]byte, 0, 64<<10), logMagic...)
 	b = binary.LittleEndian.AppendUint32(b, logVersion)
 	b = binary.LittleEndian.AppendUint32(b, 0)
-	for d, p := range packs {
-		b = appendPackRecord(b, d, p.size, p.index)
+	for d, p := range known() {
+		b = appendPackRecord(b, d, p.size, p.how, p.index)
 		for _, chunk := range p.damaged {
 			b = appendDamageRecord(b, d, chunk)
 		}
@@ -140,7 +145,7 @@ func (l *indexLog) open() error {
 }
 
 func (l *indexLog) addPack(p *pack) error {
-	return l.append(appendPackRecord(nil, p.digest, p.size, p.index))
+	return l.append(appendPackRecord(nil, p.digest, p.size, p.how, p.index))
 }
 
 func (l *indexLog) addDamage(in, chunk Digest) error {
@@ -171,10 +176,16 @@ func (l *indexLog) close() {
 	}
 }
 
-func appendPackRecord(b []byte, d Digest, size int64, x packIndex) []byte {
-	body := make([]byte, 0, 41+len(x))
+func appendPackRecord(b []byte, d Digest, size int64, how packSeal, x packIndex) []byte {
+	body := make([]byte, 0, packPrefix+len(x))
 	body = append(append(body, recordPack), d[:]...)
 	body = binary.LittleEndian.AppendUint64(body, uint64(size))
+	var flags uint32
+	if how.sealed {
+		flags = flagSealed
+	}
+	body = binary.LittleEndian.AppendUint32(body, flags)
+	body = binary.LittleEndian.AppendUint32(body, how.epoch)
 	return appendRecord(b, append(body, x...))
 }
 

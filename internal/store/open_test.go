@@ -42,7 +42,7 @@ func BenchmarkOpen(b *testing.B) {
 		origin.sizes[packKey(name)] = int64(off)
 	}
 	log := indexLog{path: filepath.Join(dir, "packs.idx")}
-	if err := log.create(packs); err != nil {
+	if err := log.create(func() map[Digest]*loggedPack { return packs }); err != nil {
 		b.Fatal(err)
 	}
 	log.close()

@@ -7,18 +7,21 @@ import (
 	"github.com/zeebo/blake3"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/store/seal"
 )
 
-// The pack format, version 1: docs/format/pack.md.
+// The pack format, versions 1 and 2: docs/format/pack.md.
 const (
 	packMagic  = "BRSKPACK"
 	packEnd    = "BRSKPEND"
 	packHeader = 16 // bytes: magic, version, zero
 	packEntry  = 48 // bytes: digest, offset, stored length, size, flags
-	packFooter = 64 // bytes
+	packFooter = 96 // bytes; those of version 1 are the last 64 of them
+	packTail   = 64 // bytes of a footer that are alike in both
 
-	packVersion = 1
-	flagRaw     = 1 // the frame is the content itself
+	packVersion = 2
+	flagRaw     = 1 // of an entry: the frame is the content itself
+	flagSealed  = 1 // of a pack: index and frames are sealed
 
 	// A pack is closed at the first chunk that reaches packTarget bytes or
 	// packFull chunks: large enough that a store of a terabyte has some ten
@@ -28,7 +31,23 @@ const (
 
 	packMaxSize    = 64 << 20 // of a pack that is read
 	packMaxEntries = 1 << 16
+
+	indexKind = "pack index" // what a sealed index is sealed as; it has no name
 )
+
+// packSeal says how the frames of a pack are sealed.
+type packSeal struct {
+	sealed bool
+	epoch  uint32 // of the keys; 0 if not sealed
+}
+
+// overhead is how many bytes longer a frame is for being sealed.
+func (p packSeal) overhead() uint32 {
+	if p.sealed {
+		return seal.Overhead
+	}
+	return 0
+}
 
 // entry locates one chunk in a pack.
 type entry struct {
@@ -81,8 +100,8 @@ func (x packIndex) append(e entry) packIndex {
 
 // check reports whether the index describes a pack whose frames fill it from
 // the header to end, each chunk once.
-func (x packIndex) check(end int64) error {
-	next, err := x.checkEntries()
+func (x packIndex) check(end int64, how packSeal) error {
+	next, err := x.checkEntries(how)
 	if err != nil {
 		return err
 	}
@@ -101,7 +120,8 @@ func (x packIndex) check(end int64) error {
 
 // checkEntries reports whether the frames follow each other without gap or
 // overlap, each within the caps, and where they end.
-func (x packIndex) checkEntries() (end int64, err error) {
+func (x packIndex) checkEntries(how packSeal) (end int64, err error) {
+	more := how.overhead()
 	if n := x.len(); len(x)%packEntry != 0 || n == 0 || n > packMaxEntries {
 		return 0, fault.New(fault.Corrupt, "an index of %d bytes", len(x))
 	}
@@ -113,7 +133,7 @@ func (x packIndex) checkEntries() (end int64, err error) {
 			return 0, fault.New(fault.Corrupt, "entry %d: no digest", i)
 		case e.size == 0 || e.size > ChunkSize:
 			return 0, fault.New(fault.Corrupt, "entry %d: a chunk of %d bytes", i, e.size)
-		case e.stored == 0 || e.stored > e.size || e.raw && e.stored != e.size:
+		case e.stored <= more || e.stored > e.size+more || e.raw && e.stored != e.size+more:
 			return 0, fault.New(fault.Corrupt, "entry %d: %d bytes stored for %d", i, e.stored, e.size)
 		case flags&^flagRaw != 0:
 			return 0, fault.New(fault.Corrupt, "entry %d: flags %#x", i, flags)
@@ -132,56 +152,118 @@ func encodePackHeader() []byte {
 	return binary.LittleEndian.AppendUint32(b, 0)
 }
 
-// encodePackFooter gives the last bytes of a pack whose index x begins at off.
-func encodePackFooter(x packIndex, off int64) []byte {
-	sum := blake3.Sum256(x)
+// encodePackFooter gives the last bytes of a pack whose index, as it is stored,
+// begins at off.
+func encodePackFooter(stored []byte, off int64, how packSeal, key seal.ID, salt [16]byte) []byte {
 	b := make([]byte, 0, packFooter)
+	b = append(b, key[:]...)
+	b = binary.LittleEndian.AppendUint32(b, how.epoch)
+	var flags uint32
+	if how.sealed {
+		flags = flagSealed
+	}
+	b = binary.LittleEndian.AppendUint32(b, flags)
+	b = append(b, salt[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(off))
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(x)))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(stored)))
 	b = binary.LittleEndian.AppendUint32(b, packVersion)
-	b = append(b, sum[:]...)
-	b = binary.LittleEndian.AppendUint64(b, 0)
-	return append(b, packEnd...)
+	b = append(b, make([]byte, 40)...)
+	b = append(b, packEnd...)
+	sum := footerSum(stored, b)
+	copy(b[48:], sum[:])
+	return b
+}
+
+// footerSum is the checksum of version 2: of the stored index and of the footer with
+// zeros for the checksum.
+func footerSum(stored, foot []byte) (sum [32]byte) {
+	h := blake3.New()
+	h.Write(stored)
+	h.Write(foot[:48])
+	h.Write(zeros[:32])
+	h.Write(foot[80:])
+	h.Sum(sum[:0])
+	return sum
 }
 
 // decodePackIndex finds, checks and copies the index of a pack of size bytes,
 // which it reads through readAt: one read, of up to guess bytes from the end,
-// unless the index is longer than that.
-func decodePackIndex(size int64, readAt func(p []byte, off int64) error) (packIndex, error) {
+// unless the index is longer than that. keys open a sealed one. A store that
+// seals (keys not nil) takes no pack that is not sealed, one that does not takes no
+// other: a bucket cannot choose.
+func decodePackIndex(size int64, keys *seal.Keys, readAt func(p []byte, off int64) error) (packIndex, packSeal, error) {
+	var how packSeal
 	// Enough for the index of a pack of 128 KiB chunks at the usual ratios, in
-	// one round trip to a remote origin.
+	// one read of the origin.
 	const guess = 64 << 10
-	if size < packHeader+packEntry+packFooter+1 || size > packMaxSize {
-		return nil, fault.New(fault.Corrupt, "%d bytes are not the size of a pack", size)
+	if size < packHeader+packTail || size > packMaxSize {
+		return nil, how, fault.New(fault.Corrupt, "a pack of %d bytes", size)
 	}
 	tail := make([]byte, min(size, guess))
 	if err := readAt(tail, size-int64(len(tail))); err != nil {
-		return nil, err
+		return nil, how, err
 	}
-	foot := tail[len(tail)-packFooter:]
+	foot := tail[len(tail)-packTail:]
 	if string(foot[56:]) != packEnd {
-		return nil, fault.New(fault.Corrupt, "it does not end as a pack ends")
-	}
-	if v := binary.LittleEndian.Uint32(foot[12:]); v != packVersion {
-		return nil, fault.New(fault.Corrupt, "format version %d: this version of Brisk reads %d", v, packVersion)
+		return nil, how, fault.New(fault.Corrupt, "it does not end as a pack ends")
 	}
 	if z := binary.LittleEndian.Uint64(foot[48:]); z != 0 {
-		return nil, fault.New(fault.Corrupt, "reserved bytes are %#x", z)
+		return nil, how, fault.New(fault.Corrupt, "reserved bytes are %#x", z)
+	}
+	footer, most := int64(packTail), int64(packMaxEntries*packEntry)
+	switch v := binary.LittleEndian.Uint32(foot[12:]); {
+	case v == 1:
+	case v == packVersion && len(tail) >= packFooter:
+		footer, most = packFooter, most+seal.ObjectOverhead
+	default:
+		return nil, how, fault.New(fault.Corrupt, "format version %d: this version of Brisk reads up to %d", v, packVersion)
 	}
 	off, length := binary.LittleEndian.Uint64(foot), int64(binary.LittleEndian.Uint32(foot[8:]))
-	if off > uint64(size) || int64(off)+length+packFooter != size || length > packMaxEntries*packEntry {
-		return nil, fault.New(fault.Corrupt, "an index of %d bytes at byte %d", length, off)
+	if off > uint64(size) || int64(off)+length+footer != size || length > most {
+		return nil, how, fault.New(fault.Corrupt, "an index of %d bytes at byte %d", length, off)
 	}
 	x := make(packIndex, length)
-	if length+packFooter <= int64(len(tail)) {
-		copy(x, tail[int64(len(tail))-packFooter-length:])
+	if length+footer <= int64(len(tail)) {
+		copy(x, tail[int64(len(tail))-footer-length:])
 	} else if err := readAt(x, int64(off)); err != nil {
-		return nil, err
+		return nil, how, err
 	}
-	if blake3.Sum256(x) != [32]byte(foot[16:48]) {
-		return nil, fault.New(fault.Corrupt, "the index does not match its checksum")
+	if footer == packTail {
+		if blake3.Sum256(x) != [32]byte(foot[16:48]) {
+			return nil, how, fault.New(fault.Corrupt, "the index does not match its checksum")
+		}
+	} else {
+		var err error
+		if x, how, err = openPackIndex(x, tail[len(tail)-packFooter:], keys); err != nil {
+			return nil, how, err
+		}
 	}
-	return x, x.check(int64(off))
+	if keys != nil && !how.sealed {
+		return nil, how, fault.New(fault.Corrupt, "it is not sealed, and all that workspace %q has here must be", keys.Workspace())
+	}
+	return x, how, x.check(int64(off), how)
+}
+
+// openPackIndex makes of what version 2 stores the index itself.
+func openPackIndex(stored packIndex, foot []byte, keys *seal.Keys) (x packIndex, how packSeal, err error) {
+	if footerSum(stored, foot) != [32]byte(foot[48:80]) {
+		return nil, how, fault.New(fault.Corrupt, "the index does not match its checksum")
+	}
+	how.epoch = binary.LittleEndian.Uint32(foot[8:])
+	id, flags := seal.ID(foot[:8]), binary.LittleEndian.Uint32(foot[12:])
+	how.sealed = flags == flagSealed
+	switch {
+	case flags&^flagSealed != 0:
+		return nil, how, fault.New(fault.Corrupt, "flags %#x", flags)
+	case !how.sealed && (how.epoch != 0 || id != seal.ID{}):
+		return nil, how, fault.New(fault.Corrupt, "it has a key and is not sealed")
+	case !how.sealed:
+		return stored, how, nil
+	case keys == nil:
+		return nil, how, fault.New(fault.Corrupt, "it is sealed with the key %s, and this store is not sealed", id)
+	}
+	x, err = keys.OpenObject(indexKind, "", stored)
+	return x, how, err
 }
 
 func packKey(d Digest) string { return objectKey("packs/", d) }

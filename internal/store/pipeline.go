@@ -5,13 +5,17 @@ import (
 	"os"
 	"runtime"
 	"sync"
+
+	"brisk.dev/brisk/internal/store/seal"
 )
 
 // pipeline compresses chunks and writes them into packs in a directory of its own.
 type pipeline struct {
-	dir  string
-	lock *os.File // on dir; held while we live
-	fail func(error)
+	dir   string
+	lock  *os.File // on dir; held while we live
+	fail  func(error)
+	keys  *seal.Keys // nil: nothing is sealed
+	epoch uint32
 
 	jobs   chan *job       // to the compressors
 	order  chan *job       // the same, to the writer, in the order of adding
@@ -26,7 +30,7 @@ type job struct {
 	digest Digest
 	size   int
 	data   [ChunkSize]byte
-	space  [ChunkSize + ChunkSize/64]byte // more than zstd's worst case
+	space  [ChunkSize + ChunkSize/64]byte // more than zstd's worst case, and than a sealed chunk
 	frame  []byte                         // in data or space
 	raw    bool
 	ready  chan struct{} // receives when frame is there
@@ -45,7 +49,7 @@ func (s *Store) newPipeline(ctx context.Context, fail func(error)) (*pipeline, e
 	// compressor may wait for the writer: a quarter of a MiB each.
 	workers := min(runtime.GOMAXPROCS(0), 8)
 	p := &pipeline{
-		dir: dir, lock: lock, fail: fail,
+		dir: dir, lock: lock, fail: fail, keys: s.sealing(), epoch: s.epoch(),
 		jobs: make(chan *job), order: make(chan *job, 4*workers), synced: make(chan sealedPack),
 	}
 	for range workers {
@@ -76,6 +80,13 @@ func (p *pipeline) add(ctx context.Context, d Digest, data []byte) error {
 func (p *pipeline) compress() {
 	for j := range p.jobs {
 		j.frame, j.raw = encodeFrame(j.data[:j.size], j.space[:])
+		if p.keys != nil {
+			to := j.data[:0] // the frame is in the other
+			if j.raw {
+				to = j.space[:0]
+			}
+			j.frame = p.keys.SealFrame(to, j.digest, p.epoch, j.frame)
+		}
 		j.ready <- struct{}{}
 	}
 }
@@ -94,7 +105,7 @@ func (p *pipeline) write(ctx context.Context) {
 	}
 	write := func(j *job) (err error) {
 		if w == nil {
-			if w, err = newPackWriter(p.dir); err != nil {
+			if w, err = newPackWriter(p.dir, p.keys, p.epoch); err != nil {
 				return err
 			}
 		}

@@ -90,7 +90,7 @@ func (s *Store) prefetch(ctx context.Context, c Chunk) error {
 	}
 	fl, flightCtx, mine := s.flights.join(s.ctx, c)
 	defer s.flights.leave(c.Digest, fl)
-	if mine && !s.spawn(func() { s.flights.land(c.Digest, fl, s.fetch(flightCtx, c, fl.buf[:c.Size])) }) {
+	if mine && !s.spawn(func() { s.fly(flightCtx, c, fl) }) {
 		s.flights.land(c.Digest, fl, errClosed())
 	}
 	select {

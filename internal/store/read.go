@@ -2,26 +2,32 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/store/seal"
 )
 
 // Stats are counts since opening, but for the last four.
 type Stats struct {
 	CacheReads, CacheBytes   int64 // chunks served by the cache
+	PeerReads, PeerBytes     int64 // chunks fetched from other machines
 	OriginReads, OriginBytes int64 // chunks fetched from the origin, in plain bytes
 	StoredBytes              int64 // the same, as they were transferred
 	JoinedReads              int64 // reads that waited for another's fetch, or for a stream
+	HoleReads                int64
+	DamagedReads             int64 // copies in the origin that did not verify
+	DamagedAnswers           int64 // answers of peers that did not verify
+	PeerFailures             int64 // times that peers failed otherwise than by not having a chunk
+	Served                   int64 // chunks that other machines got from this one
+	CacheFailures            int64 // chunks that the cache could not read or keep
 
 	StreamedChunks, StreamedBytes     int64 // brought by Stream; in plain bytes, and their transfer is in StoredBytes
-	PrefetchedChunks, PrefetchedBytes int64 // of OriginReads, those of Prefetch
-	HoleReads                         int64
-	DamagedReads                      int64 // copies in the origin that did not verify
-	CacheFailures                     int64 // chunks that the cache could not read or keep
+	PrefetchedChunks, PrefetchedBytes int64 // of OriginReads and PeerReads, those of Prefetch
 
 	Packs, Chunks   int // that can be read; a chunk in two packs counts twice
 	DamagedChunks   int // copies known to be damaged
@@ -31,6 +37,7 @@ type Stats struct {
 type counters struct {
 	cacheReads, cacheBytes, originReads, originBytes, storedBytes, joinedReads, holeReads, damagedReads, cacheFailures atomic.Int64
 	streamedChunks, streamedBytes, prefetchedChunks, prefetchedBytes                                                   atomic.Int64
+	peerReads, peerBytes, damagedAnswers, peerFailures, served                                                         atomic.Int64
 	cacheLogged                                                                                                        atomic.Int64 // when a cache failure was last logged, Unix seconds
 }
 
@@ -44,17 +51,67 @@ func (s *Store) Stats() Stats {
 		DamagedReads: c.damagedReads.Load(), CacheFailures: c.cacheFailures.Load(),
 		StreamedChunks: c.streamedChunks.Load(), StreamedBytes: c.streamedBytes.Load(),
 		PrefetchedChunks: c.prefetchedChunks.Load(), PrefetchedBytes: c.prefetchedBytes.Load(),
+		PeerReads: c.peerReads.Load(), PeerBytes: c.peerBytes.Load(),
+		DamagedAnswers: c.damagedAnswers.Load(), PeerFailures: c.peerFailures.Load(), Served: c.served.Load(),
 	}
 	st.Packs, st.Chunks, st.DamagedChunks, st.UnreadablePacks = s.index.counts()
 	return st
 }
 
-// ReadChunk fills dst, of length c.Size, with the chunk's content, and says
-// where it came from; a hole is zeros and counts as the cache's. The content is
-// right, or there is an error: fault.Corrupt if every copy is damaged or the
-// chunk is nowhere, fault.Timeout, fault.Unavailable. When a read from the
-// origin has returned, the cache has the chunk, unless it is full or failed.
+// ReadChunk fills dst, of length c.Size, with the content of a chunk that the
+// workspace, or its base, has stored; another is fault.Corrupt, even if the cache
+// has it, which holds what all workspaces read. So it may wait for the indexes
+// of all packs: whoever reads an image uses a Reader.
+//
+// It says where the content came from; a hole is zeros and counts as the
+// cache's. The content is right, or there is an error: fault.Corrupt if every copy
+// is damaged or the chunk is nowhere, fault.Timeout, fault.Unavailable. When a
+// read from elsewhere has returned, the cache has the chunk, unless it is full or failed.
 func (s *Store) ReadChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error) {
+	if !c.Digest.IsZero() && c.Size > 0 && c.Size <= ChunkSize && int(c.Size) == len(dst) {
+		if err := s.stored(ctx, c); err != nil {
+			return FromOrigin, err
+		}
+	}
+	return s.readChunk(ctx, c, dst)
+}
+
+// stored fails if the workspace has no copy of a chunk, good or damaged.
+func (s *Store) stored(ctx context.Context, c Chunk) error {
+	for _, in := range s.lineage() {
+		if err := in.awaitLocal(ctx); err != nil {
+			return err
+		}
+		if in.index.knows(c.Digest) {
+			return nil
+		}
+	}
+	for _, in := range s.lineage() {
+		if err := in.await(ctx); err != nil {
+			return err
+		}
+		if in.index.knows(c.Digest) {
+			return nil
+		}
+	}
+	return notStored(c)
+}
+
+func notStored(c Chunk) error {
+	return &fault.Error{Class: fault.Corrupt, Op: "read chunk", Object: c.String(), Hint: hintImport,
+		Err: fmt.Errorf("no pack of the store holds it")}
+}
+
+// lineage is the store and, if it has one, its base: where its chunks may lie.
+func (s *Store) lineage() []*Store {
+	if base := s.base.Load(); base != nil {
+		return []*Store{s, base}
+	}
+	return []*Store{s}
+}
+
+// readChunk is ReadChunk for who knows from a manifest that the chunk is the workspace's.
+func (s *Store) readChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error) {
 	if c.Size == 0 || c.Size > ChunkSize || len(dst) != int(c.Size) {
 		return FromOrigin, fault.New(fault.Invalid, "read chunk %s into %d bytes", c, len(dst))
 	}
@@ -82,7 +139,7 @@ func (s *Store) ReadChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error
 	defer s.flights.leave(c.Digest, fl)
 	if !mine {
 		s.counters.joinedReads.Add(1)
-	} else if !s.spawn(func() { s.flights.land(c.Digest, fl, s.fetch(flightCtx, c, fl.buf[:c.Size])) }) {
+	} else if !s.spawn(func() { s.fly(flightCtx, c, fl) }) {
 		s.flights.land(c.Digest, fl, errClosed())
 	}
 	select {
@@ -91,7 +148,7 @@ func (s *Store) ReadChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error
 			return FromOrigin, fl.err
 		}
 		copy(dst, fl.buf[:c.Size])
-		return FromOrigin, nil
+		return fl.tier, nil
 	case <-ctx.Done():
 		return FromOrigin, fault.Wrap(ctx.Err(), "read chunk", c.String())
 	}
@@ -114,18 +171,41 @@ func (s *Store) fromCache(c Chunk, dst []byte) bool {
 	return ok
 }
 
-// fetch fills buf with a chunk from the origin and gives it to the cache.
-func (s *Store) fetch(ctx context.Context, c Chunk, buf []byte) error {
+// fly is a flight's course.
+func (s *Store) fly(ctx context.Context, c Chunk, fl *flight) {
+	var err error
+	fl.tier, err = s.fetch(ctx, c, fl.buf[:c.Size])
+	s.flights.land(c.Digest, fl, err)
+}
+
+// fetch fills buf with a chunk from a peer or the origin, and gives it to the cache.
+func (s *Store) fetch(ctx context.Context, c Chunk, buf []byte) (Tier, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.ReadTimeout)
 	defer cancel()
+	tier := FromPeer
+	if !s.fromPeers(ctx, c, buf) {
+		tier = FromOrigin
+		if err := s.fromOrigin(ctx, c, buf); err != nil {
+			return tier, err
+		}
+	}
+	if s.opts.Cache != nil {
+		if err := s.opts.Cache.Write(c, buf); err != nil {
+			s.cacheFailed("write", c, err)
+		} else {
+			s.announce(c)
+		}
+	}
+	return tier, nil
+}
+
+// fromOrigin fills buf with a chunk from the origin.
+func (s *Store) fromOrigin(ctx context.Context, c Chunk, buf []byte) error {
 	select {
 	case s.origin <- struct{}{}:
 		defer func() { <-s.origin }()
 	case <-ctx.Done():
 		return fault.Wrap(ctx.Err(), "read chunk", c.String())
-	}
-	if err := s.await(ctx); err != nil {
-		return err
 	}
 	stored, err := s.readCopies(ctx, c, buf)
 	if err != nil {
@@ -134,48 +214,84 @@ func (s *Store) fetch(ctx context.Context, c Chunk, buf []byte) error {
 	s.counters.originReads.Add(1)
 	s.counters.originBytes.Add(int64(c.Size))
 	s.counters.storedBytes.Add(int64(stored))
-	if s.opts.Cache != nil {
-		if err := s.opts.Cache.Write(c, buf); err != nil {
-			s.cacheFailed("write", c, err)
+	return nil
+}
+
+// find lists the copies of a chunk, and gets to know more packs as long as there is none.
+func (s *Store) find(ctx context.Context, c Chunk) ([]copyOf, error) {
+	for _, know := range []func(*Store) error{
+		func(in *Store) error { return in.awaitLocal(ctx) },
+		func(in *Store) error { return in.learnExpected(ctx) },
+		func(in *Store) error { return in.await(ctx) },
+	} {
+		var copies []copyOf
+		for _, in := range s.lineage() {
+			if err := know(in); err != nil {
+				return nil, err
+			}
+			copies = append(copies, in.index.find(in, c.Digest)...)
+		}
+		if len(copies) > 0 {
+			return copies, nil
 		}
 	}
-	return nil
+	return nil, notStored(c)
 }
 
 // readCopies tries every copy of the chunk until one is right.
 func (s *Store) readCopies(ctx context.Context, c Chunk, buf []byte) (stored uint32, err error) {
-	copies := s.index.find(c.Digest)
-	if len(copies) == 0 {
-		return 0, &fault.Error{Class: fault.Corrupt, Op: "read chunk", Object: c.String(), Hint: hintImport,
-			Err: fmt.Errorf("no pack of the store holds it")}
+	stored, gone, err := s.tryCopies(ctx, c, buf)
+	if gone {
+		// What the local copy knew of was deleted; the chunk may be elsewhere now.
+		var again error
+		if stored, _, again = s.tryCopies(ctx, c, buf); again == nil || ctx.Err() != nil {
+			err = again
+		}
+	}
+	return stored, err
+}
+
+// tryCopies reports also whether a pack turned out to be gone, and is forgotten.
+func (s *Store) tryCopies(ctx context.Context, c Chunk, buf []byte) (stored uint32, gone bool, err error) {
+	copies, err := s.find(ctx, c)
+	if err != nil {
+		return 0, false, err
 	}
 	for _, at := range copies {
-		if err = s.readCopy(ctx, c, at, buf); err == nil {
-			return at.stored, nil
+		if err = at.in.readCopy(ctx, c, at, buf); err == nil {
+			return at.stored, false, nil
 		}
 		if ctx.Err() != nil {
-			return 0, fault.Wrap(ctx.Err(), "read chunk", c.String())
+			return 0, false, fault.Wrap(ctx.Err(), "read chunk", c.String())
 		}
 		if !fault.Is(err, fault.Corrupt) {
 			continue
 		}
+		if errors.Is(err, errGone) {
+			at.in.index.remove(at.pack)
+			gone = true
+			continue
+		}
 		s.counters.damagedReads.Add(1)
-		if s.index.markDamaged(c.Digest, at.pack) {
+		if at.in.index.markDamaged(c.Digest, at.pack) {
 			s.log.Error("a chunk is damaged in its pack", "chunk", c.Digest, "pack", at.pack, "err", err)
-			if err := s.logged.addDamage(at.pack, c.Digest); err != nil {
+			if err := at.in.logged.addDamage(at.pack, c.Digest); err != nil {
 				s.log.Warn("the damage will be forgotten at the next opening", "err", err)
 			}
 		}
 	}
-	return 0, err
+	return 0, gone, err
 }
+
+// errGone is in the chain of what readCopy gives if the pack is not there.
+var errGone = errors.New("the pack is gone")
 
 // Verify reads chunks from the origin, past the cache. Damage is known only once
 // it is met, and a Batch takes what is not known to be damaged for stored: after
 // Verify, work that is done again stores anew all that it has to. The error is
 // ctx's, or that the store was closed.
 func (s *Store) Verify(ctx context.Context, chunks []Chunk) error {
-	if err := s.await(ctx); err != nil {
+	if err := s.awaitAll(ctx); err != nil {
 		return err
 	}
 	var next atomic.Int64
@@ -224,7 +340,10 @@ func (s *Store) verify(ctx context.Context, c Chunk, buf []byte) {
 
 const hintImport = "Import or build the image again: that stores what is missing or damaged anew."
 
-var frameBuffers = sync.Pool{New: func() any { return new([ChunkSize]byte) }}
+// frameBuffer holds any stored frame.
+type frameBuffer [ChunkSize + seal.Overhead]byte
+
+var frameBuffers = sync.Pool{New: func() any { return new(frameBuffer) }}
 
 // readCopy fills buf from one copy and verifies it.
 func (s *Store) readCopy(ctx context.Context, c Chunk, at copyOf, buf []byte) error {
@@ -236,27 +355,37 @@ func (s *Store) readCopy(ctx context.Context, c Chunk, at copyOf, buf []byte) er
 		return damaged(fmt.Errorf("it has %d bytes there", at.size))
 	}
 	frame := buf
-	if !at.raw {
-		mem := frameBuffers.Get().(*[ChunkSize]byte)
+	if !at.raw || at.how.sealed {
+		mem := frameBuffers.Get().(*frameBuffer)
 		defer frameBuffers.Put(mem)
 		frame = mem[:at.stored]
 	}
 	err := s.opts.Origin.ReadAt(ctx, packKey(at.pack), frame, int64(at.offset))
-	if fault.Is(err, fault.Corrupt) || fault.Is(err, fault.NotFound) {
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return damaged(errGone)
+	case fault.Is(err, fault.Corrupt):
 		return damaged(err)
-	}
-	if err != nil {
+	case err != nil:
 		return fault.Wrap(err, "read chunk", c.String()+" of pack "+at.pack.String())
 	}
-	if err := openFrame(c, frame, at.raw, buf); err != nil {
+	if err := s.openFrame(c, at.how, frame, at.raw, buf); err != nil {
 		return damaged(err)
 	}
 	return nil
 }
 
-// openFrame fills buf with the content of a stored frame, which may be in buf
-// already, and verifies it.
-func openFrame(c Chunk, frame []byte, raw bool, buf []byte) error {
+// openFrame fills buf with the content of a stored frame, and verifies it. A
+// plain frame that is raw may lie in buf already; a sealed one is opened in place.
+func (s *Store) openFrame(c Chunk, how packSeal, frame []byte, raw bool, buf []byte) (err error) {
+	if how.sealed {
+		if s.opts.Keys == nil {
+			return fault.New(fault.Corrupt, "it is sealed, and this store has no keys")
+		}
+		if frame, err = s.opts.Keys.OpenFrame(c.Digest, how.epoch, frame); err != nil {
+			return err
+		}
+	}
 	if err := decodeFrame(frame, raw, buf); err != nil {
 		return err
 	}

@@ -217,8 +217,8 @@ func TestLoadingIsTriedAgain(t *testing.T) {
 	wantRead(t, s, chunks[0], data)
 }
 
-// While the index is loading, what is cached can be read.
-func TestCacheDoesNotWaitForTheIndex(t *testing.T) {
+// What an image has in the cache can be read, whatever the origin does.
+func TestCacheDoesNotWaitForTheOrigin(t *testing.T) {
 	c, data := storetest.Piece(1, 1000)
 	cache := storetest.NewMemCache()
 	if err := cache.Write(c, data); err != nil {
@@ -227,7 +227,85 @@ func TestCacheDoesNotWaitForTheIndex(t *testing.T) {
 	f := &storetest.Faults{Origin: storetest.NewMemOrigin()}
 	f.Before(func(ctx context.Context, op storetest.Op) error { <-ctx.Done(); return ctx.Err() })
 	s := storetest.With(t, store.Options{Dir: t.TempDir(), Origin: f, Cache: cache})
-	wantRead(t, s, c, data)
+	dst := make([]byte, c.Size)
+	tier, err := s.Reader([]store.Digest{{1}}, []store.Chunk{c}).ReadChunk(t.Context(), c, dst)
+	if err != nil || tier != store.FromCache || !bytes.Equal(dst, data) {
+		t.Fatal(tier, err)
+	}
+	if n := len(f.Ops()); n != 0 {
+		t.Fatalf("%d operations on the origin", n)
+	}
+}
+
+// Without an image, a chunk of the cache is its owners': somebody else's.
+func TestCacheIsNotForEverybody(t *testing.T) {
+	c, data := storetest.Piece(1, 1000)
+	cache := storetest.NewMemCache()
+	if err := cache.Write(c, data); err != nil {
+		t.Fatal(err)
+	}
+	s := storetest.With(t, store.Options{Dir: t.TempDir(), Origin: storetest.NewMemOrigin(), Cache: cache})
+	got, err := read(t.Context(), s, c)
+	wantClass(t, err, fault.Corrupt)
+	if !bytes.Equal(got, make([]byte, c.Size)) {
+		t.Fatal("something was read")
+	}
+}
+
+// Reading an image looks at the packs that it names, and at no others.
+func TestReaderKnowsItsPacksOnly(t *testing.T) {
+	f := &storetest.Faults{Origin: storetest.NewMemOrigin()}
+	s := storetest.With(t, store.Options{Dir: t.TempDir(), Origin: f})
+	var chunks []store.Chunk
+	var packs []store.Digest
+	for i := range 20 {
+		c, w := storetest.Commit(t, s, storetest.Data(uint64(i), 1000))
+		chunks, packs = append(chunks, c...), append(packs, w.Packs...)
+	}
+	s.Close()
+	dir := t.TempDir()
+	for _, ops := range []int{5, 1} { // two sizes and two indexes and a frame; then a frame
+		s = storetest.With(t, store.Options{Dir: dir, Origin: f})
+		r := s.Reader(packs[3:5], chunks[3:5])
+		before := len(f.Ops())
+		dst := make([]byte, 1000)
+		if tier, err := r.ReadChunk(t.Context(), chunks[3], dst); err != nil || tier != store.FromOrigin || !bytes.Equal(dst, storetest.Data(3, 1000)) {
+			t.Fatal(tier, err)
+		}
+		if got := f.Ops()[before:]; len(got) != ops {
+			t.Fatalf("%d operations, want %d: %v", len(got), ops, got)
+		}
+		if f.Count("list") != 1 {
+			t.Fatal("the origin was listed")
+		}
+		s.Close()
+	}
+}
+
+// A local copy that knows packs which are gone meanwhile costs one read in vain, and
+// the chunk is found where it is now.
+func TestPackIsGone(t *testing.T) {
+	f := &storetest.Faults{Origin: storetest.NewMemOrigin()}
+	dir := t.TempDir()
+	s := storetest.With(t, store.Options{Dir: dir, Origin: f})
+	data := storetest.Data(1, 1000)
+	chunks, old := storetest.Commit(t, s, data)
+	s.Close()
+	// Another machine, for which it is gone, stores it again.
+	if err := f.Delete(t.Context(), packKey(old.Packs[0])); err != nil {
+		t.Fatal(err)
+	}
+	other := storetest.With(t, store.Options{Dir: t.TempDir(), Origin: f})
+	_, w := storetest.Commit(t, other, storetest.Data(2, 1000), data)
+
+	s = storetest.With(t, store.Options{Dir: dir, Origin: f})
+	dst := make([]byte, 1000)
+	if _, err := s.Reader(w.Packs, chunks).ReadChunk(t.Context(), chunks[0], dst); err != nil || !bytes.Equal(dst, data) {
+		t.Fatal(err)
+	}
+	if st := s.Stats(); st.DamagedChunks != 0 {
+		t.Fatalf("%+v", st)
+	}
 }
 
 // Opening with a local copy of the indexes reads no pack; without it, each once.

@@ -16,6 +16,8 @@ type Freed struct {
 // protects it. Chunks that are in no pack any more are not stored any more (Has);
 // the cache may still have them.
 //
+// Blobs go by the names that they have in the origin (BlobName).
+//
 // Both functions are called only after it is settled which holds count. They
 // must know every reference that is durable at the time of their first call; so
 // collect the references then (sync.OnceValue does it), not before: an import

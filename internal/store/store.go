@@ -10,14 +10,28 @@ import (
 	"time"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/store/seal"
 )
 
 // Options says what a Store is made of.
 type Options struct {
 	Dir    string       // local state: a copy of the packs' indexes, and packs being written. Of one process.
-	Origin Origin       // where packs and blobs are; closed by its owner, not by the store
+	Origin Origin       // where packs, blobs and records are; closed by its owner, not by the store
 	Cache  Cache        // nil: every read goes to the origin; closed by its owner, after the store
 	Log    *slog.Logger // nil: slog.Default()
+
+	// Base is a store that this one reads from and deduplicates against, and never
+	// writes to; nil: none. It has no base itself, the same cache, and is closed later.
+	// Workspaces sets it.
+	Base *Store
+	// Keys are the workspace's: whoever has peers needs them. With Sealed, what
+	// goes to the origin is sealed with them, and nothing else is taken from there.
+	Keys   *seal.Keys
+	Sealed bool
+	Peers  Peers            // other machines; nil: none
+	Now    func() time.Time // tells the epoch of what is sealed; nil: time.Now
+
+	ready func(context.Context) error // fails if nothing may be written yet; nil: it may
 
 	// ReadTimeout bounds one chunk's reading from the origin; 0 is 30 s.
 	ReadTimeout time.Duration
@@ -29,12 +43,13 @@ type Options struct {
 	Patience time.Duration
 }
 
-// Store is the chunks, packs and blobs of one origin. All methods are safe for
-// concurrent use.
+// Store is the chunks, packs, blobs and records of one workspace at its origin. All
+// methods are safe for concurrent use.
 type Store struct {
 	opts   Options
 	tmp    string
 	log    *slog.Logger
+	base   atomic.Pointer[Store]
 	index  *index
 	logged indexLog
 	holds  holds
@@ -43,8 +58,11 @@ type Store struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // everything that runs in the background
 
-	loaded  atomic.Bool // the index is complete
-	loading struct {
+	local    chan struct{} // closed when the local copy of indexes has been read
+	expected expected
+	served   served
+	loaded   atomic.Bool // the index is complete
+	loading  struct {
 		sync.Mutex          // also orders the beginning of background work against Close
 		now        *loadRun // nil: none has begun
 	}
@@ -59,11 +77,13 @@ type Store struct {
 	counters    counters
 }
 
-// Open opens a store. The packs' indexes are loaded in the background; what
-// needs them waits, and gets the error if loading fails.
+// Open opens a store. Nothing of the origin is read before somebody asks.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Dir == "" || o.Origin == nil {
 		return nil, fault.New(fault.Invalid, "a store needs a directory and an origin")
+	}
+	if o.Keys == nil && (o.Sealed || o.Peers != nil) {
+		return nil, fault.New(fault.Invalid, "a store that seals, or has peers, needs keys")
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -77,6 +97,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Patience <= 0 {
 		o.Patience = 500 * time.Millisecond
 	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -85,8 +108,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		tmp:         filepath.Join(o.Dir, "packing"),
 		logged:      indexLog{path: filepath.Join(o.Dir, "packs.idx")},
 		origin:      make(chan struct{}, o.Parallel),
+		local:       make(chan struct{}),
 		prefetching: make(chan struct{}, prefetchers(o.Origin)),
 	}
+	s.expected.packs, s.expected.turn = map[Digest]struct{}{}, make(chan struct{}, 1)
 	if err := os.MkdirAll(s.tmp, 0o700); err != nil {
 		return nil, DiskError(err, "open store", o.Dir)
 	}
@@ -95,9 +120,38 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	// Not ctx: that is of the opening only.
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	s.startLoading()
+	s.base.Store(o.Base)
+	s.wg.Go(s.readLog)
 	return s, nil
 }
+
+// ready fails if nothing may be written.
+func (s *Store) ready(ctx context.Context) error {
+	if s.opts.ready == nil {
+		return nil
+	}
+	return s.opts.ready(ctx)
+}
+
+// sealing are the keys that seal what goes to the origin; nil if nothing does.
+func (s *Store) sealing() *seal.Keys {
+	if s.opts.Sealed {
+		return s.opts.Keys
+	}
+	return nil
+}
+
+// epoch is that of what is written now.
+func (s *Store) epoch() uint32 {
+	if s.opts.Sealed {
+		return seal.EpochAt(s.opts.Now())
+	}
+	return 0
+}
+
+// current reports whether what is in a pack need not be stored again: an epoch
+// ends what a damaged chunk can take with it.
+func (s *Store) current(p *pack) bool { return p.how.epoch == s.epoch() }
 
 // Close stops what the store does and waits for it: reads and batches in
 // progress fail with fault.Cancelled.
@@ -110,10 +164,15 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Has reports whether the store has a good copy of a chunk, in a pack that is
-// not deleted. It waits for the index; if that cannot be loaded the answer is no.
+// Has reports whether the store, or its base, has a good copy of a chunk, in a
+// pack that is not deleted. It waits for the index; if that cannot be loaded the answer is no.
 func (s *Store) Has(d Digest) bool {
-	return s.await(s.ctx) == nil && s.index.has(d)
+	for _, in := range s.lineage() {
+		if in.await(s.ctx) == nil && in.index.has(d) {
+			return true
+		}
+	}
+	return false
 }
 
 // spawn runs fn in the background, unless the store is closed.

@@ -23,6 +23,7 @@ type Frame struct {
 // has it can read the pack without having read its index.
 type HotPack struct {
 	Pack   Digest
+	Epoch  uint32 // of its seal; 0 if the store is not sealed
 	Frames []Frame
 }
 
@@ -102,6 +103,7 @@ func (s *Store) Stream(ctx context.Context, packs []HotPack) (done Streamed, err
 // run is what one request reads: frames of one pack without large gaps.
 type run struct {
 	pack   Digest
+	how    packSeal
 	frames []Frame
 }
 
@@ -116,11 +118,11 @@ func (s *Store) missing(packs []HotPack) (runs []run) {
 			if s.opts.Cache.Has(f.Digest) {
 				continue
 			}
-			if cur != nil && int64(f.Offset) < cur.to() {
-				continue // out of order: whoever made this list is wrong
+			if cur != nil && int64(f.Offset) < cur.to() || f.Size == 0 || f.Size > ChunkSize || int(f.Stored) > len(frameBuffer{}) {
+				continue // out of order, or no chunk: whoever made this list is wrong
 			}
 			if cur == nil || int64(f.Offset)-cur.to() > streamGap {
-				runs = append(runs, run{pack: p.Pack})
+				runs = append(runs, run{pack: p.Pack, how: packSeal{sealed: s.opts.Sealed, epoch: p.Epoch}})
 				cur = &runs[len(runs)-1]
 			}
 			cur.frames = append(cur.frames, f)
@@ -142,6 +144,7 @@ type stream struct {
 type coming struct {
 	Frame
 	of    *stream
+	how   packSeal
 	end   int64         // bytes of the stream up to and with it
 	done  chan struct{} // closed when data or err is valid
 	stale bool          // was in the cache when its turn came
@@ -257,7 +260,7 @@ func (s *Store) streamRuns(ctx context.Context, runs []run, done *Streamed) erro
 		base := x.total
 		for _, f := range r.frames {
 			x.pending = append(x.pending, &coming{
-				Frame: f, of: x, end: base + int64(f.Offset) + int64(f.Stored) - r.from(), done: make(chan struct{}), users: 1,
+				Frame: f, of: x, how: r.how, end: base + int64(f.Offset) + int64(f.Stored) - r.from(), done: make(chan struct{}), users: 1,
 			})
 		}
 		x.total = base + r.to() - r.from()
@@ -309,7 +312,7 @@ var errStream = errors.New("the stream has ended")
 // arrival is a chunk that has been read and is being unpacked.
 type arrival struct {
 	p     *coming
-	frame *[ChunkSize]byte
+	frame *frameBuffer
 }
 
 func (a *arrival) decode(s *Store) {
@@ -320,7 +323,7 @@ func (a *arrival) decode(s *Store) {
 		return
 	}
 	data := chunkBuffers.Get().(*[ChunkSize]byte)
-	if p.err = openFrame(p.Chunk, a.frame[:p.Stored], p.Raw, data[:p.Size]); p.err != nil {
+	if p.err = s.openFrame(p.Chunk, p.how, a.frame[:p.Stored], p.Raw, data[:p.Size]); p.err != nil {
 		chunkBuffers.Put(data)
 		return
 	}
@@ -347,6 +350,8 @@ func (s *Store) settle(a *arrival, done *Streamed) bool {
 	}
 	if err := s.opts.Cache.Write(p.Chunk, p.data[:p.Size]); err != nil {
 		s.cacheFailed("write", p.Chunk, err)
+	} else {
+		s.announce(p.Chunk)
 	}
 	done.Chunks++
 	done.Bytes += int64(p.Size)
@@ -378,7 +383,7 @@ func (x *stream) receive(ctx context.Context, runs []run, jobs, order chan<- *ar
 				next = x.open(ctx, runs[i+1])
 			}
 			p := x.pending[handed]
-			a := &arrival{p: p, frame: frameBuffers.Get().(*[ChunkSize]byte)}
+			a := &arrival{p: p, frame: frameBuffers.Get().(*frameBuffer)}
 			_, err := io.CopyN(io.Discard, got.r, int64(f.Offset)-at)
 			if err == nil {
 				_, err = io.ReadFull(got.r, a.frame[:f.Stored])

@@ -25,12 +25,12 @@ func (k *Keys) synthetic(dst []byte, key [32]byte, also, plain []byte) []byte {
 	return gcm(key).Seal(dst, mac[:nonceSize], plain, also)
 }
 
-// authentic opens what synthetic made, onto dst.
-func authentic(dst []byte, key [32]byte, also, sealed []byte) ([]byte, error) {
+// authentic opens what synthetic made, in place.
+func authentic(key [32]byte, also, sealed []byte) ([]byte, error) {
 	if len(sealed) < Overhead {
 		return nil, fault.New(fault.Corrupt, "%d bytes are too short to be sealed", len(sealed))
 	}
-	plain, err := gcm(key).Open(dst, sealed[:nonceSize], sealed[nonceSize:], also)
+	plain, err := gcm(key).Open(sealed[nonceSize:nonceSize], sealed[:nonceSize], sealed[nonceSize:], also)
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "it does not authenticate")
 	}
@@ -52,16 +52,21 @@ func gcm(key [32]byte) cipher.AEAD {
 // SealFrame appends to dst the sealed form of frame, the stored form of the
 // content with that digest. The same content in the same epoch and frame gives
 // the same bytes. It must not overlap dst.
-func (k *Keys) SealFrame(dst []byte, epoch uint32, digest [32]byte, frame []byte) []byte {
-	return k.synthetic(dst, k.frameKey(epoch, digest), nil, frame)
+func (k *Keys) SealFrame(dst []byte, digest [32]byte, epoch uint32, frame []byte) []byte {
+	return k.synthetic(dst, k.frameKey(digest, epoch), nil, frame)
 }
 
-// OpenFrame appends to dst the frame that SealFrame sealed; fault.Corrupt if it is
-// not what these keys made of content with that digest in that epoch.
-func (k *Keys) OpenFrame(dst []byte, epoch uint32, digest [32]byte, sealed []byte) ([]byte, error) {
-	return authentic(dst, k.frameKey(epoch, digest), nil, sealed)
+// OpenFrame gives the frame that SealFrame sealed, in the memory of sealed, which
+// is used up; fault.Corrupt if it is not what these keys made of content with that
+// digest in that epoch.
+func (k *Keys) OpenFrame(digest [32]byte, epoch uint32, sealed []byte) ([]byte, error) {
+	frame, err := authentic(k.frameKey(digest, epoch), nil, sealed)
+	if err != nil {
+		return nil, fault.New(fault.Corrupt, "it does not authenticate with the key of workspace %q (%s)", k.workspace, k.id)
+	}
+	return frame, nil
 }
 
-func (k *Keys) frameKey(epoch uint32, digest [32]byte) [32]byte {
+func (k *Keys) frameKey(digest [32]byte, epoch uint32) [32]byte {
 	return k.frames.sum(binary.LittleEndian.AppendUint32(nil, epoch), digest[:])
 }

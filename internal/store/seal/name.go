@@ -32,7 +32,7 @@ func (k *Keys) OpenName(kind, sealed string) (string, error) {
 	if err != nil || nameText.EncodeToString(b) != sealed {
 		return "", fault.New(fault.Corrupt, "%q is not a sealed name", sealed)
 	}
-	plain, err := authentic(nil, k.nameKey(kind), nil, b)
+	plain, err := authentic(k.nameKey(kind), nil, b)
 	if err != nil {
 		return "", fault.New(fault.Corrupt, "the name %q does not authenticate with the key of workspace %q (%s)", sealed, k.workspace, k.id)
 	}

@@ -27,7 +27,7 @@ func (k *Keys) SealObject(kind, name string, data []byte) []byte {
 	return k.synthetic(b, k.objectKey(kind, name), b, data)
 }
 
-// OpenObject gives the data of a sealed object, or an error of class
+// OpenObject gives the data of a sealed object, in its memory, which is used up, or an error of class
 // fault.Corrupt that says whose keys it does not open with. kind and name are not
 // part of the error.
 func (k *Keys) OpenObject(kind, name string, sealed []byte) ([]byte, error) {
@@ -40,7 +40,7 @@ func (k *Keys) OpenObject(kind, name string, sealed []byte) ([]byte, error) {
 	if id := ID(sealed[16:objectHeader]); id != k.id {
 		return nil, fault.New(fault.Corrupt, "it is sealed with the key %s, and workspace %q has the key %s here", id, k.workspace, k.id)
 	}
-	data, err := authentic(nil, k.objectKey(kind, name), sealed[:objectHeader], sealed[objectHeader:])
+	data, err := authentic(k.objectKey(kind, name), sealed[:objectHeader], sealed[objectHeader:])
 	if err != nil {
 		return nil, fault.New(fault.Corrupt, "it does not authenticate with the key of workspace %q (%s)", k.workspace, k.id)
 	}

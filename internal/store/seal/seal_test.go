@@ -30,7 +30,7 @@ func TestFormat(t *testing.T) {
 	name := k.Name(digest)
 	require.Equal(t, "79455f1db7c89f6e", k.ID().String())
 	require.Equal(t, "accde79f2a5229af7a8858d81f08676672738d594031c8c30dfb2493d4dd78bb", hex.EncodeToString(name[:]))
-	require.Equal(t, "fb4a9f01fe6b6e37b8c59a3110124ad251c81b399de06986402b15742e18d2804e", hex.EncodeToString(k.SealFrame(nil, 7, digest, []byte("frame"))))
+	require.Equal(t, "fb4a9f01fe6b6e37b8c59a3110124ad251c81b399de06986402b15742e18d2804e", hex.EncodeToString(k.SealFrame(nil, digest, 7, []byte("frame"))))
 	require.Equal(t, "4252534b5345414c010000000000000079455f1db7c89f6e291e59bfdf191e01b4a66c601ba9653a8cf0fb84d947974e299d6e4b9f489570", hex.EncodeToString(k.SealObject("kind", "name", []byte("data"))))
 	require.Equal(t, "pr0r4hrq7u906n3nl1fjsvf2usd3t4v166cv2netkfrsulgcb84gh2h8r235o7ooc5rkdongfuf4neg51k67biend4lpn0ka", k.SealName("kind", "registry.example/team/web:v1"))
 }
@@ -44,39 +44,39 @@ func TestOnlyAsWhatItIs(t *testing.T) {
 		t.Helper()
 		require.True(t, fault.Is(err, fault.Corrupt), err)
 	}
-	frame := a.SealFrame([]byte("before"), 1, digest, []byte("frame"))
+	frame := a.SealFrame([]byte("before"), digest, 1, []byte("frame"))
 	require.Equal(t, "before", string(frame[:6]))
 	frame = frame[6:]
 	require.Len(t, frame, 5+Overhead)
-	got, err := a.OpenFrame([]byte("before"), 1, digest, frame)
+	got, err := a.OpenFrame(digest, 1, bytes.Clone(frame))
 	require.NoError(t, err)
-	require.Equal(t, "beforeframe", string(got))
-	corrupt(b.OpenFrame(nil, 1, digest, frame))
-	corrupt(a.OpenFrame(nil, 2, digest, frame))
-	corrupt(a.OpenFrame(nil, 1, other, frame))
+	require.Equal(t, "frame", string(got))
+	corrupt(b.OpenFrame(digest, 1, bytes.Clone(frame)))
+	corrupt(a.OpenFrame(digest, 2, bytes.Clone(frame)))
+	corrupt(a.OpenFrame(other, 1, bytes.Clone(frame)))
 	for i := range frame {
 		frame[i] ^= 1
-		corrupt(a.OpenFrame(nil, 1, digest, frame))
+		corrupt(a.OpenFrame(digest, 1, bytes.Clone(frame)))
 		frame[i] ^= 1
-		corrupt(a.OpenFrame(nil, 1, digest, frame[:i]))
+		corrupt(a.OpenFrame(digest, 1, bytes.Clone(frame[:i])))
 	}
 
 	object := a.SealObject("kind", "name", []byte("data"))
 	require.Len(t, object, 4+ObjectOverhead)
-	data, err := a.OpenObject("kind", "name", object)
+	data, err := a.OpenObject("kind", "name", bytes.Clone(object))
 	require.NoError(t, err)
 	require.Equal(t, "data", string(data))
-	_, err = b.OpenObject("kind", "name", object)
+	_, err = b.OpenObject("kind", "name", bytes.Clone(object))
 	corrupt(nil, err)
 	require.ErrorContains(t, err, "sealed with the key "+a.ID().String()+", and workspace \"b\" has the key "+b.ID().String())
-	corrupt(a.OpenObject("kinds", "name", object))
-	corrupt(a.OpenObject("kind", "names", object))
-	corrupt(a.OpenObject("kin", "dname", object))
+	corrupt(a.OpenObject("kinds", "name", bytes.Clone(object)))
+	corrupt(a.OpenObject("kind", "names", bytes.Clone(object)))
+	corrupt(a.OpenObject("kin", "dname", bytes.Clone(object)))
 	for i := range object {
 		object[i] ^= 1
-		corrupt(a.OpenObject("kind", "name", object))
+		corrupt(a.OpenObject("kind", "name", bytes.Clone(object)))
 		object[i] ^= 1
-		corrupt(a.OpenObject("kind", "name", object[:i]))
+		corrupt(a.OpenObject("kind", "name", bytes.Clone(object[:i])))
 	}
 
 	name := a.SealName("names", "web")
@@ -104,7 +104,7 @@ func TestTwoFramesOfOneContent(t *testing.T) {
 	k := fixed("default")
 	digest := blake3.Sum256([]byte("content"))
 	one, two := bytes.Repeat([]byte("frame 1 "), 16), bytes.Repeat([]byte("frame 2 "), 16)
-	a, b := k.SealFrame(nil, 1, digest, one), k.SealFrame(nil, 1, digest, two)
+	a, b := k.SealFrame(nil, digest, 1, one), k.SealFrame(nil, digest, 1, two)
 	require.NotEqual(t, a[:nonceSize], b[:nonceSize])
 	same := 0
 	for i := range one {
@@ -113,8 +113,8 @@ func TestTwoFramesOfOneContent(t *testing.T) {
 		}
 	}
 	require.Less(t, same, 16)
-	require.Equal(t, a, k.SealFrame(nil, 1, digest, one), "and the same frame is sealed the same way: it is deduplicated")
-	require.NotEqual(t, a[nonceSize:], k.SealFrame(nil, 2, digest, one)[nonceSize:], "but not in another epoch")
+	require.Equal(t, a, k.SealFrame(nil, digest, 1, one), "and the same frame is sealed the same way: it is deduplicated")
+	require.NotEqual(t, a[nonceSize:], k.SealFrame(nil, digest, 2, one)[nonceSize:], "but not in another epoch")
 }
 
 func TestRoundTrips(t *testing.T) {
@@ -123,7 +123,7 @@ func TestRoundTrips(t *testing.T) {
 		data := rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(r, "data")
 		kind, name := rapid.StringN(0, 20, 20).Draw(r, "kind"), rapid.StringN(0, 255, 255).Draw(r, "name")
 		epoch, digest := rapid.Uint32().Draw(r, "epoch"), blake3.Sum256(data)
-		got, err := k.OpenFrame(nil, epoch, digest, k.SealFrame(nil, epoch, digest, data))
+		got, err := k.OpenFrame(digest, epoch, k.SealFrame(nil, digest, epoch, data))
 		require.NoError(r, err)
 		require.True(r, bytes.Equal(data, got))
 		got, err = k.OpenObject(kind, name, k.SealObject(kind, name, data))
@@ -157,7 +157,7 @@ func FuzzOpenObject(f *testing.F) {
 	f.Add(good)
 	f.Add(good[:objectHeader])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		data, err := k.OpenObject("kind", "name", b)
+		data, err := k.OpenObject("kind", "name", bytes.Clone(b))
 		if err == nil {
 			require.Equal(t, b, k.SealObject("kind", "name", data))
 		} else {
@@ -204,15 +204,15 @@ func BenchmarkFrame(b *testing.B) {
 		b.SetBytes(int64(len(frame)))
 		b.ReportAllocs()
 		for b.Loop() {
-			k.SealFrame(buf, 1, digest, frame)
+			k.SealFrame(buf, digest, 1, frame)
 		}
 	})
-	sealed := k.SealFrame(nil, 1, digest, frame)
+	sealed := k.SealFrame(nil, digest, 1, frame)
 	b.Run("open", func(b *testing.B) {
 		b.SetBytes(int64(len(frame)))
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := k.OpenFrame(frame[:0], 1, digest, sealed); err != nil {
+			if _, err := k.OpenFrame(digest, 1, append(buf[:0], sealed...)); err != nil {
 				b.Fatal(err)
 			}
 		}
