@@ -14,6 +14,9 @@ RUNSC_VERSION=brisk-20260701.1
 
 LINT_VERSION=v2.15.0
 
+# The S3 server that the tests start.
+VERSITYGW_VERSION=v1.8.0
+
 # Debian's keys, as a package of Debian 12; KEYRING_SUM is the file's SHA-256.
 # KEYRING_MINIMUM is the first that knows Debian 12.
 KEYRING_MINIMUM=2023

@@ -6,7 +6,8 @@
 #   build    a Go that is new enough
 #   runsc    the pinned runsc, as bin/runsc
 #   run      what `make run` needs: root, kernel features, packages, build, runsc
-#   test     what `make test` needs: all of run, a C compiler, a Python environment
+#   test     what `make test` needs: all of run, a C compiler, a Python environment, versitygw
+#   s3       the pinned versitygw, an S3 server for tests and benchmarks
 #   lint     the pinned golangci-lint
 #
 # What it fetches or builds lies in the cache, named by version, so that other
@@ -161,17 +162,21 @@ need_runsc() {
   [ bin/runsc -ef "$home/runsc" ] || ln -sfn "$home/runsc" bin/runsc
 }
 
-need_lint() {
-  local home=$CACHE/golangci-lint/$LINT_VERSION
-  if [ ! -x "$home/golangci-lint" ]; then
+need_lint() { need_tool golangci-lint "$LINT_VERSION" github.com/golangci/golangci-lint/v2/cmd/golangci-lint; }
+need_s3() { need_tool versitygw "$VERSITYGW_VERSION" github.com/versity/versitygw/cmd/versitygw; }
+
+# need_tool NAME VERSION PACKAGE: a program that go install makes, as NAME.
+need_tool() {
+  local name=$1 home=$CACHE/$1/$2
+  if [ ! -x "$home/$name" ]; then
     need_go
-    say "building golangci-lint $LINT_VERSION: some minutes of work, once for this machine"
+    say "building $name $2: some minutes of work, once for this machine"
     scratch "$home"
-    job "building golangci-lint" env GOBIN="$SCRATCH/out" go install -ldflags "-s -w" "github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$LINT_VERSION" ||
-      lacks "golangci-lint could not be built" "see the lines above, then run this again."
+    job "building $name" env CGO_ENABLED=0 GOBIN="$SCRATCH/out" go install -ldflags "-s -w" "$3@$2" ||
+      lacks "$name could not be built" "see the lines above, then run this again."
     publish "$SCRATCH/out" "$home"
   fi
-  link "$home/golangci-lint" golangci-lint
+  link "$home/$name" "$name"
 }
 
 # fetch_modules DIR: before a build, so that a missing network has its own message.
@@ -224,8 +229,9 @@ for part; do
     build) need_x86; need_go ;;
     runsc) need_x86; need_runsc ;;
     lint) need_x86; need_lint ;;
+    s3) need_x86; need_s3 ;;
     run) need_x86; need_root; need_kernel; packages "${RUN_PACKAGES[@]}"; debian_keys; need_go; need_runsc ;;
-    test) need_x86; need_root; need_kernel; packages "${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}"; debian_keys; need_go; need_runsc; need_python ;;
+    test) need_x86; need_root; need_kernel; packages "${RUN_PACKAGES[@]}" "${TEST_PACKAGES[@]}"; debian_keys; need_go; need_runsc; need_s3; need_python ;;
     *) echo "setup: there is no part $part" >&2; exit 2 ;;
   esac
 done

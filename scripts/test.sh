@@ -13,7 +13,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 . scripts/say.sh
 PATH=$PWD/.cache/bin:$PATH
-export BRISK_BIN=$PWD/bin/brisk BRISK_RUNSC=$PWD/bin/runsc
+export BRISK_BIN=$PWD/bin/brisk BRISK_RUNSC=$PWD/bin/runsc BRISK_VERSITYGW=$PWD/.cache/bin/versitygw
 
 WORK=$(mktemp -d)
 trap 'rm -rf "$WORK"' EXIT

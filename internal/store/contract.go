@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -90,7 +91,8 @@ type Origin interface {
 	Put(ctx context.Context, key string, r io.Reader) error
 	// Swap stores data, whole and durable, if the object's version is old; ""
 	// means that there must be no object. If it is not so the error is fault.Exists, and nothing
-	// has changed. Of several at once, in whatever processes, one wins.
+	// has changed; after another error, but for ErrRefused, it may have. Of several at once, in whatever
+	// processes, one wins.
 	Swap(ctx context.Context, key string, old Version, data []byte) (Version, error)
 
 	// ReadAt fills p from offset off, or fails; a short object is io.ErrUnexpectedEOF, of class Corrupt.
@@ -118,6 +120,10 @@ type Object struct {
 	Size     int64     // in bytes
 	Modified time.Time // when it was put, by the clock of the origin, which need not be this machine's
 }
+
+// ErrRefused is in the chain of an Origin's error if the origin has certainly done
+// nothing: even what must not be done twice may be tried again.
+var ErrRefused = errors.New("nothing was changed")
 
 // Version is a state of an object that Swap exchanges, for comparison only. Equal
 // content may have equal versions.
