@@ -41,6 +41,10 @@ test-go: test-race
 test-race: setup-test ## the Go tests, with the race detector (root)
 	@scripts/test.sh go
 
+.PHONY: test-fidelity
+test-fidelity: setup-test ## images against what umoci, tar and the kernel make of them (root)
+	@scripts/test.sh fidelity
+
 .PHONY: test-python
 test-python: setup-test ## the SDK: ruff, mypy, pytest
 	@scripts/test.sh python

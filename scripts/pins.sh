@@ -28,4 +28,4 @@ KEYRING_SUM=f699e2f88dca05212f2a452b58475f2993cb6993dfbafb1d0205a3291eb8b4b8
 # erofs-utils, fill small filesystems made by e2fsprogs, and need a C compiler for
 # the race detector.
 RUN_PACKAGES=(ca-certificates curl debian-archive-keyring gpgv kmod mmdebstrap mount python3 util-linux)
-TEST_PACKAGES=(e2fsprogs erofs-utils gcc libc6-dev python3-venv)
+TEST_PACKAGES=(e2fsprogs erofs-utils gcc libc6-dev python3-venv umoci)

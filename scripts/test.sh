@@ -4,6 +4,7 @@
 #
 #   lint    golangci-lint, with formatting
 #   go      the Go tests, with the race detector
+#   fidelity  images against what other tools make of them
 #   python  the SDK: ruff, mypy, pytest
 #   e2e     the built bin/brisk from outside: Go's and the SDK's end-to-end tests
 #
@@ -49,8 +50,14 @@ stage_lint() {
 
 stage_go() {
   local packages
-  mapfile -t packages < <(go list ./... | grep -v '/test/e2e')
+  mapfile -t packages < <(go list ./... | grep -v '/test/')
   go_test "go" -race -timeout 15m "${packages[@]}"
+}
+
+stage_fidelity() {
+  local images
+  images=$(scripts/fidelity-images.sh) || return
+  BRISK_FIDELITY_IMAGES=$images go_test "fidelity" -count=1 -timeout 15m ./test/fidelity
 }
 
 stage_python() {
@@ -71,7 +78,7 @@ stage_e2e() {
 }
 
 go build -o "$WORK/testsummary" ./internal/tools/testsummary || exit 1
-[ $# -gt 0 ] || set -- lint go python e2e
+[ $# -gt 0 ] || set -- lint go fidelity python e2e
 for stage; do
   say "$stage"
   "stage_$stage" || failed+=("$stage")

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/store"
 )
 
@@ -28,9 +29,11 @@ func TestDirectories(t *testing.T) {
 		want, err := survey(src)
 		require.NoError(rt, err)
 		img := w.load(src)
-		got, err := survey(w.lazily(img))
-		require.NoError(rt, err)
-		require.Empty(rt, differences(want, got))
+		for _, mount := range []func(*image.Image) string{w.lazily, w.natively} {
+			got, err := survey(mount(img))
+			require.NoError(rt, err)
+			require.Empty(rt, differences(want, got))
+		}
 		require.NoError(rt, os.RemoveAll(src))
 	})
 }

@@ -82,9 +82,26 @@ func (w *world) lazily(img *image.Image) string {
 	return m.Path
 }
 
+// natively mounts an image over the slab.
+func (w *world) natively(img *image.Image) string {
+	w.t.Helper()
+	ctx := context.Background()
+	complete, err := img.Fill(ctx, w.slab)
+	require.NoError(w.t, err)
+	require.True(w.t, complete)
+	native, err := img.Native(ctx, w.slab)
+	require.NoError(w.t, err)
+	w.t.Cleanup(native.Release)
+	m, err := w.fs.Mount(ctx, lazyfs.Image{ID: native.ID, Meta: native.Meta, Device: native.Device})
+	require.NoError(w.t, err)
+	w.t.Cleanup(m.Release)
+	return m.Path
+}
+
 // mounts calls fn with each kind of mount of an image.
 func (w *world) mounts(t *testing.T, img *image.Image, fn func(t *testing.T, root string)) {
 	t.Run("lazily", func(t *testing.T) { fn(t, w.lazily(img)) })
+	t.Run("natively", func(t *testing.T) { fn(t, w.natively(img)) })
 }
 
 // umoci runs the reference, or skips the test.
