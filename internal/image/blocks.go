@@ -22,12 +22,13 @@ const recentChunks = 16
 // Blocks is an image's device as bytes: what its EROFS metadata finds data in.
 // Safe for concurrent use. It has nothing to close.
 type Blocks struct {
-	dev    *device
-	read   func(ctx context.Context, c store.Chunk, dst []byte) (store.Tier, error)
-	recent [recentChunks]recentChunk
-	free   sync.Pool // of *[]byte, ChunkSize long
-	stats  struct{ originBytes, originChunks, cacheBytes, cacheChunks atomic.Int64 }
-	failed atomic.Pointer[error]
+	dev     *device
+	touches touches
+	read    func(ctx context.Context, c store.Chunk, dst []byte) (store.Tier, error)
+	recent  [recentChunks]recentChunk
+	free    sync.Pool // of *[]byte, ChunkSize long
+	stats   struct{ originBytes, originChunks, cacheBytes, cacheChunks atomic.Int64 }
+	failed  atomic.Pointer[error]
 }
 
 // recentChunk is a chunk that was read lately; chunk i is remembered at i modulo
@@ -47,7 +48,7 @@ type BlockStats struct {
 }
 
 func newBlocks(dev *device, read func(context.Context, store.Chunk, []byte) (store.Tier, error)) *Blocks {
-	b := &Blocks{dev: dev, read: read}
+	b := &Blocks{dev: dev, read: read, touches: newTouches(len(dev.chunks))}
 	b.free.New = func() any {
 		p := make([]byte, store.ChunkSize)
 		return &p
@@ -84,6 +85,9 @@ func (b *Blocks) ReadAt(ctx context.Context, p []byte, off int64) error {
 		return nil
 	}
 	first := b.dev.at(uint32(off / store.BlockSize))
+	for i := first; b.Offset(i) < off+int64(len(p)); i++ {
+		b.touches.note(i)
+	}
 	var err error
 	if off+int64(len(p)) <= b.Offset(first+1) {
 		err = b.part(ctx, first, p, off-b.Offset(first))

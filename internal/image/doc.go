@@ -14,6 +14,9 @@
 //     image's: equal content has an equal digest, wherever it is packed.
 //   - Images is the registry of one machine: per workspace manifests and the
 //     names that people gave them. docs/format/image.md has all formats.
+//   - A Profile is what starts of one entry point on an image read, in order. It is
+//     learnt from recordings (Blocks.Record) by Profiles, which also brings what it
+//     lists before the next start asks for it, and writes hot packs of it.
 //
 // # What it promises
 //
@@ -27,6 +30,7 @@
 //
 // A Tree belongs to one goroutine at a time. Images, Image and Blocks are safe
 // for concurrent use. Blocks.ReadAt blocks on the store only, and never holds a
-// lock while it does; names and manifests change under one lock per registry,
+// lock while it does; a Start (Profiles.Begin) works in the background and keeps
+// nobody waiting; names and manifests change under one lock per registry,
 // which is held over small local files and one small write to the origin.
 package image

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/store/seal"
 )
 
 // Frame is where a chunk lies in a pack: one entry of the pack's index.
@@ -26,6 +27,9 @@ type HotPack struct {
 	Epoch  uint32 // of its seal; 0 if the store is not sealed
 	Frames []Frame
 }
+
+// MaxFrame bounds Frame.Stored: a sealed chunk that does not compress.
+const MaxFrame = ChunkSize + seal.Overhead
 
 // Streamed says what a Stream did.
 type Streamed struct {
@@ -118,7 +122,7 @@ func (s *Store) missing(packs []HotPack) (runs []run) {
 			if s.opts.Cache.Has(f.Digest) {
 				continue
 			}
-			if cur != nil && int64(f.Offset) < cur.to() || f.Size == 0 || f.Size > ChunkSize || int(f.Stored) > len(frameBuffer{}) {
+			if cur != nil && int64(f.Offset) < cur.to() || f.Size == 0 || f.Size > ChunkSize || f.Stored > MaxFrame {
 				continue // out of order, or no chunk: whoever made this list is wrong
 			}
 			if cur == nil || int64(f.Offset)-cur.to() > streamGap {
