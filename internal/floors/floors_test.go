@@ -31,7 +31,7 @@ var floors = [][]string{
 	{"internal/sandbox"},
 	{"internal/lazyfs", "internal/blockdev"},
 	{"internal/image", "internal/function", "sdk"},
-	{"internal/store"},
+	{"internal/store", "internal/cluster"},
 	{"internal/doctor", "internal/floors", "internal/tools"},
 	{"internal/fault", "internal/trace"},
 }
