@@ -47,7 +47,7 @@ func FuzzArchive(f *testing.F) {
 		}
 		_, err = dockerContainer(a)
 		known(err)
-		_, err = archiveLayout(a).container()
+		_, err = archiveLayout(a).container(t.Context())
 		known(err)
 	})
 }

@@ -1,6 +1,7 @@
-// Package importer makes images of what lies on the machine's disk: container
-// images in an OCI layout (a directory, or a tar of one) or in an archive of
-// `docker save`, root filesystems in a tar, and plain directories.
+// Package importer makes images of what lies on the machine's disk or in a
+// registry: container images in an OCI layout (a directory, or a tar of one), in an
+// archive of `docker save` or behind a reference such as "python:3.12", root
+// filesystems in a tar, and plain directories.
 //
 // What a path is, is found out by looking: nothing depends on names or
 // extensions. Archives may be compressed with gzip, zstd or bzip2.
@@ -10,14 +11,14 @@
 // An image survives a power loss when Import returns it. When Import fails, or
 // is cancelled, nothing of it is visible and nothing is left on the disk. Every
 // byte of a container image is checked against the digests in its manifest and
-// configuration. The layers are applied in order, whiteouts included, as they
-// stream by: nothing is unpacked on the disk. (A compressed archive of a whole
+// configuration. Layers are read several at a time and applied in order, whiteouts
+// included: nothing is unpacked on the disk. (A compressed archive of a whole
 // image is the exception: its members are read out of order, so it is
 // decompressed into an unlinked temporary file.) Memory in flight is bounded by
 // some tens of MiB and about 300 bytes for each file of the image.
 //
 // A container image that has been imported before, and still is there whole,
-// is not read again.
+// is not read again; nor is a layer of which an image has been made before.
 //
 // Directories keep what a filesystem can express: owners, modes, nanoseconds,
 // extended attributes, hard links, devices, holes. Mount points below the
@@ -32,18 +33,19 @@ package importer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/image/layers"
 	"brisk.dev/brisk/internal/image/memo"
+	"brisk.dev/brisk/internal/image/registry"
 	"brisk.dev/brisk/internal/store"
 )
 
@@ -53,6 +55,10 @@ type Importer struct {
 	Store   *store.Store // that of Images
 	Memo    *memo.Memo   // of earlier imports; nil: everything is read again
 	TempDir string       // for compressed archives of images; "" = the system's
+
+	// Layers are those of earlier imports; nil: every layer is read again.
+	Layers *layers.Layers
+	Client registry.Client // how registries are spoken to
 }
 
 // Request asks for one import.
@@ -73,7 +79,13 @@ type Report struct {
 	NewBytes  int64        `json:"new_bytes"`  // in them
 	MS        float64      `json:"ms"`
 	Kind      Kind         `json:"kind"`
-	Skipped   []string     `json:"skipped,omitempty"` // mount points in a directory, which were not entered
+
+	Layers      int   `json:"layers,omitempty"`       // of a container image, each counted once
+	KnownLayers int   `json:"known_layers,omitempty"` // of them, those that were not read because an earlier import had read them
+	ReadBytes   int64 `json:"read_bytes,omitempty"`   // of the others, as they are stored or travel
+
+	Skipped []string `json:"skipped,omitempty"` // mount points in a directory, which were not entered
+	Source  string   `json:"source,omitempty"`  // of a pull: the reference with the digest that it led to
 }
 
 // Kind is what a path turned out to be.
@@ -86,6 +98,7 @@ const (
 	DockerArchive Kind = "docker-archive" // of docker save
 	Tar           Kind = "tar"            // of a root filesystem
 	Directory     Kind = "directory"      // a root filesystem
+	Registry      Kind = "registry"       // a container image that was pulled
 )
 
 // Progress is told how far an import is, in bytes of what is read; total does
@@ -124,7 +137,7 @@ func (im *Importer) open(ctx context.Context, r Request, progress Progress) (Rep
 		if !is {
 			return im.directory(ctx, r, progress)
 		}
-		c, err := directoryLayout(r.Path).container()
+		c, err := directoryLayout(r.Path).container(ctx)
 		if err != nil {
 			return Report{}, err
 		}
@@ -177,11 +190,11 @@ func (im *Importer) file(ctx context.Context, r Request, f *os.File, size int64,
 	if err != nil {
 		return Report{}, err
 	}
-	kind, find := DockerArchive, func() (*container, error) { return dockerContainer(a) }
+	kind, find := DockerArchive, func(context.Context) (*container, error) { return dockerContainer(a) }
 	if a.has("oci-layout") && a.has("index.json") {
 		kind, find = OCIArchive, archiveLayout(a).container
 	}
-	c, err := find()
+	c, err := find(ctx)
 	if err != nil {
 		return Report{}, err
 	}
@@ -248,67 +261,6 @@ func (im *Importer) rootfs(ctx context.Context, r Request, stored io.Reader) (Re
 	})
 }
 
-// container imports a container image, unless it is there already.
-func (im *Importer) container(ctx context.Context, r Request, kind Kind, c *container, progress Progress) (Report, error) {
-	work := workKey(r.Workspace, c)
-	if report, ok, err := im.recall(ctx, r, work); ok || err != nil {
-		report.Kind = kind
-		return report, err
-	}
-	var total int64
-	for _, l := range c.layers {
-		total += l.size
-	}
-	meter := newMeter(ctx, total, progress)
-	report, err := im.build(ctx, r, kind, c.config, func(t *image.Tree, batch *store.Batch) error {
-		for i, l := range c.layers {
-			if err := l.apply(ctx, t, batch, meter); err != nil {
-				return fmt.Errorf("layer %d of %d: %w", i+1, len(c.layers), err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return report, err
-	}
-	return report, im.remember(work, report.Digest)
-}
-
-// workKey names the import of a container image: version, workspace, and the
-// digest of the configuration, which covers the content of every layer.
-func workKey(workspace string, c *container) store.Digest {
-	return store.Sum(fmt.Appendf(nil, "brisk import 1\n%s\n%s\n", workspace, c.id))
-}
-
-func (im *Importer) remember(work, made store.Digest) error {
-	if im.Memo == nil {
-		return nil
-	}
-	return im.Memo.Put(work, made)
-}
-
-// recall finds the image that an earlier import made, and gives it the name.
-func (im *Importer) recall(ctx context.Context, r Request, work store.Digest) (Report, bool, error) {
-	if im.Memo == nil {
-		return Report{}, false, nil
-	}
-	img, err := im.Memo.Recall(ctx, im.Images, im.Store, r.Workspace, work)
-	if err != nil || img == nil {
-		return Report{}, false, err
-	}
-	if r.Name != "" {
-		err = im.Images.Tag(ctx, image.Ref{Workspace: r.Workspace, Name: img.Digest.String()}, r.Name)
-		if fault.Is(err, fault.NotFound) { // somebody has just removed it
-			return Report{}, false, nil
-		}
-		if err != nil {
-			return Report{}, false, err
-		}
-	}
-	m := &img.Manifest
-	return Report{Digest: img.Digest, Files: m.Files, Bytes: m.Bytes, Chunks: m.Chunks.Count}, true, nil
-}
-
 // build makes an image of what fill puts into a tree. After any failure nothing is left.
 func (im *Importer) build(ctx context.Context, r Request, kind Kind, cfg image.Config, fill func(*image.Tree, *store.Batch) error) (Report, error) {
 	t := image.NewTree()
@@ -331,8 +283,10 @@ func (im *Importer) build(ctx context.Context, r Request, kind Kind, cfg image.C
 type meter struct {
 	ctx      context.Context
 	total    int64
-	done     atomic.Int64
 	progress Progress
+
+	mu   sync.Mutex // progress is called from one goroutine at a time
+	done int64
 }
 
 func newMeter(ctx context.Context, total int64, progress Progress) *meter {
@@ -342,7 +296,12 @@ func newMeter(ctx context.Context, total int64, progress Progress) *meter {
 	return &meter{ctx: ctx, total: total, progress: progress}
 }
 
-func (m *meter) add(n int64) { m.progress(min(m.done.Add(n), m.total), m.total) }
+func (m *meter) add(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.done += n
+	m.progress(min(m.done, m.total), m.total)
+}
 
 func (m *meter) reader(r io.Reader) io.Reader { return &metered{m, r} }
 

@@ -14,9 +14,10 @@ import (
 	"brisk.dev/brisk/internal/store"
 )
 
-// apply puts a layer on top of a tree and checks its digests.
-func (l layer) apply(ctx context.Context, t *image.Tree, batch *store.Batch, meter *meter) error {
-	stored, err := l.open()
+// read reads a layer, puts its files' content into a batch, calls fn with its
+// entries, and checks its digests.
+func (l layer) read(ctx context.Context, batch *store.Batch, meter *meter, fn func(*image.Entry) error) error {
+	stored, err := l.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -25,24 +26,28 @@ func (l layer) apply(ctx context.Context, t *image.Tree, batch *store.Batch, met
 	// the plain ones where they are read.
 	hashStored := sha256.New()
 	hashed := io.TeeReader(meter.reader(stored), hashStored)
-	stream, _, err := plain(hashed)
+	stream, compression, err := plain(hashed)
 	if err != nil {
-		return err
+		return l.suspect(ctx, err, hashed, hashStored)
 	}
 	defer stream.Close()
 	ahead := readAhead(stream)
 	defer ahead.Close() // before stream's
-	hashPlain := sha256.New()
-	content := io.TeeReader(ahead, hashPlain)
+	content, hashPlain := io.Reader(ahead), sha256.New()
+	if compression != "" {
+		content = io.TeeReader(ahead, hashPlain)
+	} else {
+		hashPlain = hashStored // they are the same bytes
+	}
 
-	_, err = t.ApplyTar(ctx, content, batch, image.LayerOptions{Whiteouts: image.OCI})
+	_, err = image.ReadTar(ctx, content, batch, image.LayerOptions{Whiteouts: image.OCI}, fn)
 	if err == nil {
 		err = drain(content)
 	}
-	if err != nil {
-		return l.suspect(ctx, err)
-	}
 	ahead.Close() // hashStored belongs to this goroutine again
+	if err != nil {
+		return l.suspect(ctx, err, hashed, hashStored)
+	}
 	if _, err := io.Copy(io.Discard, hashed); err != nil {
 		return err
 	}
@@ -57,32 +62,43 @@ func (l layer) apply(ctx context.Context, t *image.Tree, batch *store.Batch, met
 
 // suspect explains a layer that does not read. If its bytes are not those that the
 // digest promised, that is the reason, and not what they happened to look like.
-func (l layer) suspect(ctx context.Context, err error) error {
+// hashed is what is left of the stored bytes.
+func (l layer) suspect(ctx context.Context, err error, hashed io.Reader, hash hash.Hash) error {
 	class := fault.ClassOf(err)
 	if class != fault.Invalid && class != fault.Corrupt || ctx.Err() != nil {
 		return err
 	}
-	stored, openErr := l.open()
+	if l.digest == (v1.Hash{}) {
+		return l.suspectPlain(ctx, err)
+	}
+	if _, copyErr := io.Copy(io.Discard, hashed); copyErr != nil {
+		return err
+	}
+	if got := sum(hash); got != l.digest {
+		return mismatch("content", l.digest, got)
+	}
+	return err
+}
+
+// suspectPlain is suspect for a layer of which only the decompressed digest is
+// known: it is read once more.
+func (l layer) suspectPlain(ctx context.Context, err error) error {
+	stored, openErr := l.open(ctx)
 	if openErr != nil {
 		return err
 	}
 	defer stored.Close()
-	hash, want := sha256.New(), l.digest
-	r := newMeter(ctx, 0, nil).reader(stored)
-	if want == (v1.Hash{}) {
-		want = l.diffID
-		stream, _, plainErr := plain(r)
-		if plainErr != nil {
-			return err
-		}
-		defer stream.Close()
-		r = io.LimitReader(stream, image.DefaultMaxBytes)
-	}
-	if _, copyErr := io.Copy(hash, r); copyErr != nil {
+	stream, _, plainErr := plain(newMeter(ctx, 0, nil).reader(stored))
+	if plainErr != nil {
 		return err
 	}
-	if got := sum(hash); got != want {
-		return mismatch("content", want, got)
+	defer stream.Close()
+	hash := sha256.New()
+	if _, copyErr := io.Copy(hash, io.LimitReader(stream, image.DefaultMaxBytes)); copyErr != nil {
+		return err
+	}
+	if got := sum(hash); got != l.diffID {
+		return mismatch("content", l.diffID, got)
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package importer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,10 +39,10 @@ type container struct {
 
 // layer is one layer as it is stored.
 type layer struct {
-	open      func() (io.ReadCloser, error) // the stored bytes
-	size      int64                         // of them
-	digest    v1.Hash                       // of them; zero where the format does not say
-	diffID    v1.Hash                       // digest of the uncompressed tar
+	open      func(context.Context) (io.ReadCloser, error) // the stored bytes
+	size      int64                                        // of them
+	digest    v1.Hash                                      // of them; zero where the format does not say
+	diffID    v1.Hash                                      // digest of the uncompressed tar
 	mediaType types.MediaType
 }
 
@@ -98,12 +99,44 @@ func (l layout) document(name string) ([]byte, error) {
 
 func blobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
-// blob reads the document that a descriptor names and checks its digest.
-func (l layout) blob(d v1.Descriptor, what string) ([]byte, error) {
+// imageSource is where the parts of a container image lie by their descriptors: a layout or a registry.
+type imageSource interface {
+	// manifest and config read small documents. Their digests are checked by the caller.
+	manifest(ctx context.Context, d v1.Descriptor) ([]byte, error)
+	config(ctx context.Context, d v1.Descriptor) ([]byte, error)
+	// layer looks for a layer; it is read later, several at a time. size is what is to be read.
+	layer(d v1.Descriptor) (open func(context.Context) (io.ReadCloser, error), size int64, err error)
+}
+
+func (l layout) manifest(_ context.Context, d v1.Descriptor) ([]byte, error) {
+	return l.document(blobPath(d.Digest))
+}
+
+func (l layout) config(_ context.Context, d v1.Descriptor) ([]byte, error) {
+	return l.document(blobPath(d.Digest))
+}
+
+func (l layout) layer(d v1.Descriptor) (func(context.Context) (io.ReadCloser, error), int64, error) {
+	name := blobPath(d.Digest)
+	r, size, err := l.open(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	return func(context.Context) (io.ReadCloser, error) {
+		r, _, err := l.open(name)
+		return r, err
+	}, size, r.Close()
+}
+
+// document reads what a descriptor names and checks its digest.
+func document(ctx context.Context, read func(context.Context, v1.Descriptor) ([]byte, error), d v1.Descriptor, what string) ([]byte, error) {
 	if d.Digest.Algorithm != "sha256" {
 		return nil, fault.New(fault.Invalid, "the digest %s of its %s is not a SHA-256", d.Digest, what)
 	}
-	b, err := l.document(blobPath(d.Digest))
+	if d.Size > maxDocument {
+		return nil, fault.New(fault.Invalid, "its %s has %d bytes, and more than %d cannot be read", what, d.Size, maxDocument)
+	}
+	b, err := read(ctx, d)
 	if fault.Is(err, fault.NotFound) {
 		return nil, fault.New(fault.Corrupt, "its %s %s is missing", what, d.Digest)
 	}
@@ -121,7 +154,7 @@ func mismatch(what string, want, got v1.Hash) error {
 }
 
 // container finds the one image of the layout.
-func (l layout) container() (*container, error) {
+func (l layout) container(ctx context.Context) (*container, error) {
 	raw, err := l.document("index.json")
 	if fault.Is(err, fault.NotFound) {
 		return nil, fault.New(fault.Corrupt, "it is an OCI layout without index.json")
@@ -129,15 +162,7 @@ func (l layout) container() (*container, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := l.find(raw, "index.json", 0)
-	if err != nil {
-		return nil, err
-	}
-	d, err := choose(found)
-	if err != nil {
-		return nil, err
-	}
-	return l.read(d)
+	return fromIndex(ctx, l, raw, "index.json")
 }
 
 // candidate is an image that an index names, and how people call it.
@@ -146,8 +171,25 @@ type candidate struct {
 	name string
 }
 
+// fromIndex finds the one image of an index that fits this machine.
+func fromIndex(ctx context.Context, s imageSource, raw []byte, what string) (*container, error) {
+	found, err := find(ctx, s, raw, what, 0)
+	if err != nil {
+		return nil, err
+	}
+	d, err := choose(found)
+	if err != nil {
+		return nil, err
+	}
+	raw, err = document(ctx, s.manifest, d, "manifest")
+	if err != nil {
+		return nil, err
+	}
+	return fromManifest(ctx, s, raw, d.Digest)
+}
+
 // find lists the images that an index names, nested indexes included.
-func (l layout) find(raw []byte, what string, depth int) ([]candidate, error) {
+func find(ctx context.Context, s imageSource, raw []byte, what string, depth int) ([]candidate, error) {
 	var index v1.IndexManifest
 	if err := json.Unmarshal(raw, &index); err != nil {
 		return nil, fault.New(fault.Corrupt, "its %s does not read: %w", what, err)
@@ -165,11 +207,11 @@ func (l layout) find(raw []byte, what string, depth int) ([]candidate, error) {
 		case d.Annotations["vnd.docker.reference.type"] == "attestation-manifest":
 			// What buildkit says about how it built the image.
 		case d.MediaType.IsIndex():
-			nested, err := l.blob(d, "index")
+			nested, err := document(ctx, s.manifest, d, "index")
 			if err != nil {
 				return nil, err
 			}
-			inner, err := l.find(nested, "index "+d.Digest.String(), depth+1)
+			inner, err := find(ctx, s, nested, "index "+d.Digest.String(), depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -233,20 +275,16 @@ func severalImages(names []string) error {
 		WithHint("Save the one that you want into a file of its own.")
 }
 
-// read reads the manifest and the configuration of one image.
-func (l layout) read(d v1.Descriptor) (*container, error) {
-	raw, err := l.blob(d, "manifest")
-	if err != nil {
-		return nil, err
-	}
+// fromManifest reads an image whose manifest, of that digest, is raw.
+func fromManifest(ctx context.Context, s imageSource, raw []byte, digest v1.Hash) (*container, error) {
 	var manifest v1.Manifest
 	if err := json.Unmarshal(raw, &manifest); err != nil {
-		return nil, fault.New(fault.Corrupt, "its manifest %s does not read: %w", d.Digest, err)
+		return nil, fault.New(fault.Corrupt, "its manifest %s does not read: %w", digest, err)
 	}
 	if mt := manifest.Config.MediaType; mt != types.OCIConfigJSON && mt != types.DockerConfigJSON && mt != "" {
 		return nil, fault.New(fault.Invalid, "it is an artifact of type %s, not a container image", mt)
 	}
-	rawConfig, err := l.blob(manifest.Config, "configuration")
+	rawConfig, err := document(ctx, s.config, manifest.Config, "configuration")
 	if err != nil {
 		return nil, err
 	}
@@ -261,8 +299,13 @@ func (l layout) read(d v1.Descriptor) (*container, error) {
 		if strings.HasSuffix(string(d.MediaType), "+encrypted") {
 			return nil, fault.New(fault.Invalid, "its layer %d is encrypted", i+1)
 		}
-		name := blobPath(d.Digest)
-		r, size, err := l.open(name)
+		if d.Digest.Algorithm != "sha256" {
+			return nil, fault.New(fault.Invalid, "the digest %s of its layer %d is not a SHA-256", d.Digest, i+1)
+		}
+		if d.Size < 0 || d.Size > image.DefaultMaxBytes {
+			return nil, fault.New(fault.Invalid, "its layer %d has %d bytes, which cannot be", i+1, d.Size)
+		}
+		open, size, err := s.layer(d)
 		if fault.Is(err, fault.NotFound) {
 			if len(d.URLs) > 0 || !d.MediaType.IsDistributable() {
 				return nil, fault.New(fault.Invalid, "its layer %d, %s, has to be fetched from elsewhere (%s)", i+1, d.Digest, d.MediaType)
@@ -272,17 +315,10 @@ func (l layout) read(d v1.Descriptor) (*container, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.Close()
 		if d.Size > 0 && size != d.Size {
 			return nil, fault.New(fault.Corrupt, "its layer %d, %s, should have %d bytes and has %d", i+1, d.Digest, d.Size, size)
 		}
-		c.layers = append(c.layers, layer{
-			open: func() (io.ReadCloser, error) {
-				r, _, err := l.open(name)
-				return r, err
-			},
-			size: size, digest: d.Digest, diffID: diffIDs[i], mediaType: d.MediaType,
-		})
+		c.layers = append(c.layers, layer{open: open, size: size, digest: d.Digest, diffID: diffIDs[i], mediaType: d.MediaType})
 	}
 	return c, nil
 }
@@ -370,7 +406,9 @@ func dockerContainer(a *archive) (*container, error) {
 			return nil, err
 		}
 		c.layers = append(c.layers, layer{
-			open:   func() (io.ReadCloser, error) { return io.NopCloser(io.NewSectionReader(r, 0, r.Size())), nil },
+			open: func(context.Context) (io.ReadCloser, error) {
+				return io.NopCloser(io.NewSectionReader(r, 0, r.Size())), nil
+			},
 			size:   r.Size(),
 			diffID: diffIDs[i],
 		})
