@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"path/filepath"
 
@@ -52,8 +51,5 @@ func (a *app) importImage(ctx context.Context, c *api.Client, path, name string)
 	for _, s := range r.Skipped {
 		a.tell("%s is a mount point, and was left out", s)
 	}
-	return a.answer(r, func(w io.Writer) {
-		fmt.Fprintf(w, "%s  %s  %s files, %s, %s chunks (%s new, %s) in %s\n", r.Name, r.Digest.Short(),
-			count(r.Files), bytesText(r.Bytes), count(r.Chunks), count(r.NewChunks), bytesText(r.NewBytes), ms(r.MS))
-	})
+	return a.answer(r, func(w io.Writer) { writeImported(w, "imported", r) })
 }

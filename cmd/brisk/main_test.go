@@ -202,7 +202,7 @@ func TestImages(t *testing.T) {
 
 	code, out, err = brisk(nil, "image", "import", "web.tar", "--name", "new", "--data", data)
 	require.Equal(t, 0, code, err)
-	require.Equal(t, "new  "+digest.Short()+"  3 files, 10 B, 2 chunks (1 new, 5 B) in 4.00 ms\n", out)
+	require.Equal(t, "imported new: "+digest.Short()+"  3 files, 10 B, 1 new chunk (5 B) in 4.00 ms\n", out)
 	require.Equal(t, "brisk: proc is a mount point, and was left out\n", err)
 	code, out, _ = brisk(nil, "image", "import", "web.tar", "--name", "new", "--data", data, "--json")
 	require.Equal(t, 0, code)

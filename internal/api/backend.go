@@ -48,6 +48,12 @@ type Importer interface {
 	Import(ctx context.Context, workspace, path, name string, progress func(done, total int64)) (ImportResult, error)
 }
 
+// Exchange moves images between the store and the rest of the world. progress may
+// be called from any one goroutine at a time, often.
+type Exchange interface {
+	Pull(ctx context.Context, workspace string, q PullRequest, progress func(done, total int64)) (ImportResult, error)
+}
+
 // Blobs keeps uploaded content. *blobs.Store is one.
 type Blobs interface {
 	Has(workspace, ref string) (bool, error)
@@ -118,6 +124,11 @@ type ImportResult struct {
 	MS        float64      `json:"ms"`
 	Kind      string       `json:"kind"`              // what the path turned out to be
 	Skipped   []string     `json:"skipped,omitempty"` // mount points in a directory, which were not entered
+
+	Layers      int    `json:"layers,omitempty"`       // of a container image, each counted once
+	KnownLayers int    `json:"known_layers,omitempty"` // of them, those that were not read because an earlier import had read them
+	ReadBytes   int64  `json:"read_bytes,omitempty"`   // of the others, as they are stored or travel
+	Source      string `json:"source,omitempty"`       // of a pull: the reference with the digest that it led to
 }
 
 // StoreStats is what the store holds. Sizes are in bytes.

@@ -51,24 +51,10 @@ func (s *Server) importImage(w http.ResponseWriter, r *http.Request) error {
 	if q.Name == "" {
 		return fault.New(fault.Invalid, "an import needs a name")
 	}
-	out := stream{w: w}
-	var last time.Time
-	var res ImportResult
-	err := s.long(r, func(ctx context.Context) (err error) {
-		res, err = s.backend.Importer.Import(ctx, r.PathValue("w"), q.Path, q.Name, func(done, total int64) {
-			if now := time.Now(); now.Sub(last) >= progressEvery {
-				last = now
-				_ = out.send(progressFrame{"progress", done, total}, nil)
-			}
-		})
-		return err
+	return s.reporting(w, r, func(ctx context.Context, _ *stream, progress func(done, total int64)) (any, error) {
+		res, err := s.backend.Importer.Import(ctx, r.PathValue("w"), q.Path, q.Name, progress)
+		return importedFrame{"done", res}, err
 	})
-	if err != nil {
-		out.fail(err)
-		return nil
-	}
-	_ = out.send(importedFrame{"done", res}, nil)
-	return nil
 }
 
 func (s *Server) listImages(w http.ResponseWriter, r *http.Request) error {

@@ -34,6 +34,7 @@ func (s *Server) routes() http.Handler {
 	in("PUT", "blobs/{ref}", s.putBlob)
 	in("POST", "images/build", s.build)
 	in("POST", "images/import", s.importImage)
+	in("POST", "images/pull", s.pull)
 	in("GET", "images", s.listImages)
 	in("GET", "images/{ref...}", s.inspectImage)
 	in("DELETE", "images/{ref...}", s.removeImage)

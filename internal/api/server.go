@@ -26,6 +26,7 @@ type Backend struct {
 	Images    Images
 	Builder   Builder
 	Importer  Importer
+	Exchange  Exchange
 	Blobs     Blobs
 	Stats     Stats
 }

@@ -85,8 +85,23 @@ func (a *imageAPI) Import(ctx context.Context, workspace, path, name string, pro
 	if err != nil {
 		return api.ImportResult{}, err
 	}
+	return importResult(r), nil
+}
+
+func (a *imageAPI) Pull(ctx context.Context, workspace string, q api.PullRequest, progress func(done, total int64)) (api.ImportResult, error) {
+	r, err := a.importer.Pull(ctx, importer.PullRequest{
+		Ref: q.Ref, Workspace: workspace, Name: q.Name, Insecure: q.Insecure, Auth: q.Auth,
+	}, progress)
+	if err != nil {
+		return api.ImportResult{}, err
+	}
+	return importResult(r), nil
+}
+
+func importResult(r importer.Report) api.ImportResult {
 	return api.ImportResult{
 		Digest: r.Digest, Name: r.Name, Files: r.Files, Bytes: r.Bytes, Chunks: r.Chunks,
 		NewChunks: r.NewChunks, NewBytes: r.NewBytes, MS: r.MS, Kind: string(r.Kind), Skipped: r.Skipped,
-	}, nil
+		Layers: r.Layers, KnownLayers: r.KnownLayers, ReadBytes: r.ReadBytes, Source: r.Source,
+	}
 }

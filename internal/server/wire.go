@@ -13,6 +13,7 @@ import (
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/image/build"
 	"brisk.dev/brisk/internal/image/importer"
+	"brisk.dev/brisk/internal/image/layers"
 	"brisk.dev/brisk/internal/image/memo"
 	"brisk.dev/brisk/internal/lazyfs"
 	"brisk.dev/brisk/internal/node"
@@ -82,6 +83,10 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	if err != nil {
 		return nil, err
 	}
+	known, err := layers.Open(data("layers"), layers.DefaultLimit)
+	if err != nil {
+		return nil, err
+	}
 
 	// Files.
 	self, err := os.Executable()
@@ -147,10 +152,10 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 
 	pictures := &imageAPI{
 		images: images, node: machine, files: files, builder: builder,
-		importer: &importer.Importer{Images: images, Store: chunks, Memo: imports, TempDir: data("scratch")},
+		importer: &importer.Importer{Images: images, Store: chunks, Memo: imports, TempDir: data("scratch"), Layers: known},
 	}
 	built.backend = api.Backend{
-		Functions: calls, History: calls, Images: pictures, Builder: pictures, Importer: pictures, Blobs: uploads,
+		Functions: calls, History: calls, Images: pictures, Builder: pictures, Importer: pictures, Exchange: pictures, Blobs: uploads,
 		Stats: &storeAPI{data: p.Data, images: images, origin: origin, store: chunks, cache: cache},
 	}
 	built.active = func() int {

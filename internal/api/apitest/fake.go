@@ -31,6 +31,8 @@ type Fake struct {
 	OnBuild  func(ctx context.Context, definition json.RawMessage, p api.BuildSink) (store.Digest, error)
 	OnImport func(ctx context.Context, path, name string, progress func(done, total int64)) (api.ImportResult, error)
 
+	OnPull func(ctx context.Context, q api.PullRequest, progress func(done, total int64)) (api.ImportResult, error)
+
 	CallRecords     []scheduler.CallRecord
 	InstanceRecords []scheduler.InstanceRecord
 	LogLines        []scheduler.LogLine
@@ -45,7 +47,7 @@ type Fake struct {
 
 // Backend gives f every part in an API server.
 func (f *Fake) Backend() api.Backend {
-	return api.Backend{Functions: f, History: f, Images: f, Builder: f, Importer: f, Blobs: f, Stats: f}
+	return api.Backend{Functions: f, History: f, Images: f, Builder: f, Importer: f, Exchange: f, Blobs: f, Stats: f}
 }
 
 // Serve serves f on a unix socket until the test ends, with one workspace,
@@ -209,6 +211,14 @@ func (f *Fake) Build(ctx context.Context, _ string, definition json.RawMessage, 
 		return store.Digest{}, fault.New(fault.Invalid, "no builder")
 	}
 	return f.OnBuild(ctx, definition, p)
+}
+
+// Pull calls OnPull.
+func (f *Fake) Pull(ctx context.Context, _ string, q api.PullRequest, progress func(done, total int64)) (api.ImportResult, error) {
+	if f.OnPull == nil {
+		return api.ImportResult{}, fault.New(fault.NotFound, "there is no %s", q.Ref)
+	}
+	return f.OnPull(ctx, q, progress)
 }
 
 // Import calls OnImport.
