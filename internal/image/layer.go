@@ -37,14 +37,14 @@ func (t *Tree) NewLayer() *Layer { return &Layer{tree: t, fresh: map[*Node]struc
 // lead to places in the tree, as they would in a chroot. An entry below a file
 // that is no directory, and a hard link to what is not there, are errors of class
 // fault.Invalid that name it. After an error the tree is half-way: throw it away.
-func (l *Layer) Apply(e *Entry) error {
+func (l *Layer) Apply(e *LayerEntry) error {
 	if err := l.apply(e); err != nil {
 		return readError(err, e.Path)
 	}
 	return nil
 }
 
-func (l *Layer) apply(e *Entry) error {
+func (l *Layer) apply(e *LayerEntry) error {
 	if e.Action == Remove || e.Action == Clear {
 		return l.whiteout(e)
 	}
@@ -133,7 +133,7 @@ func (l *Layer) link(dir *Node, base, to string) error {
 
 // whiteout removes what lower layers have under a path or, to clear a directory, in
 // it. That nothing is there is no error.
-func (l *Layer) whiteout(e *Entry) error {
+func (l *Layer) whiteout(e *LayerEntry) error {
 	at := e.Path
 	if e.Action == Clear {
 		at = path.Join(at, "x") // whose parent it is

@@ -242,7 +242,7 @@ func (rd *reading) count(known int, read int64) {
 
 // relyOn makes the chunks of a list ones of the batch; NotFound if one is not stored.
 func (rd *reading) relyOn(ctx context.Context, list *layers.List) error {
-	return list.Each(func(e *image.Entry) error {
+	return list.Each(func(e *image.LayerEntry) error {
 		if e.Node == nil {
 			return ctx.Err()
 		}

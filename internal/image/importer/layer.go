@@ -16,7 +16,7 @@ import (
 
 // read reads a layer, puts its files' content into a batch, calls fn with its
 // entries, and checks its digests.
-func (l layer) read(ctx context.Context, batch *store.Batch, meter *meter, fn func(*image.Entry) error) error {
+func (l layer) read(ctx context.Context, batch *store.Batch, meter *meter, fn func(*image.LayerEntry) error) error {
 	stored, err := l.open(ctx)
 	if err != nil {
 		return err

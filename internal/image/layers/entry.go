@@ -36,7 +36,7 @@ func appendString(b []byte, s string) []byte {
 }
 
 // appendEntry encodes an entry.
-func appendEntry(b []byte, e *image.Entry) []byte {
+func appendEntry(b []byte, e *image.LayerEntry) []byte {
 	first := byte(e.Action)
 	if e.Opaque {
 		first |= opaque
@@ -98,12 +98,12 @@ func appendChunks(b []byte, chunks []store.Chunk) []byte {
 }
 
 // readEntry reads what appendEntry wrote; nil is the end of the list.
-func readEntry(r *bufio.Reader) (*image.Entry, error) {
+func readEntry(r *bufio.Reader) (*image.LayerEntry, error) {
 	first, err := r.ReadByte()
 	if err != nil || first == end {
 		return nil, err
 	}
-	e := &image.Entry{Action: image.Action(first & actionMask), Opaque: first&opaque != 0}
+	e := &image.LayerEntry{Action: image.Action(first & actionMask), Opaque: first&opaque != 0}
 	if e.Path, err = readPath(r); err != nil {
 		return nil, err
 	}

@@ -1,7 +1,7 @@
 // Package layers remembers what layers of container images say, so that a layer
 // that has been read once need not be fetched, decompressed and hashed again.
 //
-// A List is one layer: its entries (image.Entry) in order, with the digests of
+// A List is one layer: its entries (image.LayerEntry) in order, with the digests of
 // the chunks in the place of the files' content. It is some 60 bytes a file, in a file of
 // its own. A Writer makes one; Layers is a directory that keeps them, per
 // workspace and by the digest of the layer's uncompressed tar.

@@ -24,7 +24,7 @@ func open(t *testing.T, limit int64) *Layers {
 	return l
 }
 
-func finished(t *testing.T, l *Layers, entries ...*image.Entry) *List {
+func finished(t *testing.T, l *Layers, entries ...*image.LayerEntry) *List {
 	w, err := l.NewWriter()
 	require.NoError(t, err)
 	defer w.Close()
@@ -37,16 +37,16 @@ func finished(t *testing.T, l *Layers, entries ...*image.Entry) *List {
 	return list
 }
 
-func all(t *testing.T, list *List) (out []*image.Entry) {
-	require.NoError(t, list.Each(func(e *image.Entry) error { out = append(out, e); return nil }))
+func all(t *testing.T, list *List) (out []*image.LayerEntry) {
+	require.NoError(t, list.Each(func(e *image.LayerEntry) error { out = append(out, e); return nil }))
 	return out
 }
 
 // kinds is an entry of every kind.
-func kinds() []*image.Entry {
+func kinds() []*image.LayerEntry {
 	chunk := func(s string, size uint32) store.Chunk { return store.Chunk{Digest: store.Sum([]byte(s)), Size: size} }
 	hole := store.Chunk{Size: store.ChunkSize}
-	return []*image.Entry{
+	return []*image.LayerEntry{
 		{Path: ".", Opaque: true, Node: &image.Node{Mode: unix.S_IFDIR | 0o1777, UID: 4_000_000_000, MtimeS: -1, MtimeNS: 999_999_999}},
 		{Path: "a/b\xff", Node: &image.Node{Mode: unix.S_IFREG | 0o4755, GID: 7, Size: 5, Chunks: []store.Chunk{chunk("a", 5)},
 			Xattrs: map[string]string{"security.capability": "\x00\x01", "user.x": ""}}},
@@ -159,7 +159,7 @@ func TestEntriesRoundTrip(t *testing.T) {
 			}
 			n.Chunks = append(n.Chunks, c)
 		}
-		want := &image.Entry{Path: "x/" + rapid.StringMatching(`[a-z]{1,300}`).Draw(t, "name"), Node: n}
+		want := &image.LayerEntry{Path: "x/" + rapid.StringMatching(`[a-z]{1,300}`).Draw(t, "name"), Node: n}
 		got, err := readEntry(bufio.NewReader(bytes.NewReader(appendEntry(nil, want))))
 		require.NoError(t, err)
 		require.Equal(t, want, got)
@@ -202,7 +202,7 @@ func FuzzList(f *testing.F) {
 	f.Add(b[:len(b)-trailer])
 	f.Add([]byte(magic))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		err := decode(bytes.NewReader(b), func(e *image.Entry) error {
+		err := decode(bytes.NewReader(b), func(e *image.LayerEntry) error {
 			again, err := readEntry(bufio.NewReader(bytes.NewReader(appendEntry(nil, e))))
 			require.NoError(t, err)
 			require.Equal(t, e, again)

@@ -54,7 +54,7 @@ func newWriter(dir string) (*Writer, error) {
 }
 
 // Add appends an entry.
-func (w *Writer) Add(e *image.Entry) error {
+func (w *Writer) Add(e *image.LayerEntry) error {
 	w.buf = appendEntry(w.buf[:0], e)
 	_, err := w.zstd.Write(w.buf)
 	return w.wrap(err)
@@ -135,7 +135,7 @@ func (l *List) verify() error {
 }
 
 // Each calls fn with every entry, in order, until it fails. Entries are fn's to keep.
-func (l *List) Each(fn func(*image.Entry) error) error {
+func (l *List) Each(fn func(*image.LayerEntry) error) error {
 	info, err := l.file.Stat()
 	if err != nil {
 		return fault.Wrap(err, "read", "the list of a layer")
@@ -144,7 +144,7 @@ func (l *List) Each(fn func(*image.Entry) error) error {
 }
 
 // decode reads a list without its trailer.
-func decode(r io.Reader, fn func(*image.Entry) error) error {
+func decode(r io.Reader, fn func(*image.LayerEntry) error) error {
 	var head [header]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil || string(head[:8]) != magic {
 		return fault.New(fault.Corrupt, "not the list of a layer")

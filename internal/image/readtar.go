@@ -42,9 +42,9 @@ type LayerStats struct {
 	DroppedXattrs int64 // in namespaces that a Linux root filesystem does not have
 }
 
-// Entry is what one member of an archive says, apart from any tree: a layer is a
+// LayerEntry is what one member of an archive says, apart from any tree: a layer is a
 // sequence of them, and can be read without the layers below it.
-type Entry struct {
+type LayerEntry struct {
 	Action Action
 	Path   string // clean and relative to the root; "." is the root itself
 	Link   string // of HardLink: the clean path of the file
@@ -66,17 +66,17 @@ const (
 
 // ReadTar reads a tar (plain, GNU, PAX; not compressed) and calls fn with its
 // entries, in order, until that fails. File contents go into batch while the archive is read, a
-// chunk at a time; memory does not depend on the archive's size. An Entry, and its
+// chunk at a time; memory does not depend on the archive's size. A LayerEntry, and its
 // Node, are fn's to keep.
 //
 // What no Linux filesystem could hold, a name that climbs above the root, and an
 // archive that is cut off are errors of class fault.Invalid that name the entry,
 // as do the errors of fn. r is read to the end-of-archive mark, not to its end.
-func ReadTar(ctx context.Context, r io.Reader, batch *store.Batch, opt LayerOptions, fn func(*Entry) error) (LayerStats, error) {
+func ReadTar(ctx context.Context, r io.Reader, batch *store.Batch, opt LayerOptions, fn func(*LayerEntry) error) (LayerStats, error) {
 	return readTar(ctx, r, batch, opt, fn)
 }
 
-func readTar(ctx context.Context, r io.Reader, sink chunkSink, opt LayerOptions, fn func(*Entry) error) (LayerStats, error) {
+func readTar(ctx context.Context, r io.Reader, sink chunkSink, opt LayerOptions, fn func(*LayerEntry) error) (LayerStats, error) {
 	if opt.MaxEntries == 0 {
 		opt.MaxEntries = DefaultMaxEntries
 	}
@@ -92,7 +92,7 @@ func readTar(ctx context.Context, r io.Reader, sink chunkSink, opt LayerOptions,
 type entryReader struct {
 	opt   LayerOptions
 	adder *Adder
-	emit  func(*Entry) error
+	emit  func(*LayerEntry) error
 	stats LayerStats
 }
 
@@ -178,10 +178,10 @@ func (r *entryReader) entry(ctx context.Context, h *tar.Header, content io.Reade
 		return err
 	case mark == isWhiteout:
 		r.stats.Whiteouts++
-		return r.emit(&Entry{Action: Remove, Path: path.Join(path.Dir(clean), gone)})
+		return r.emit(&LayerEntry{Action: Remove, Path: path.Join(path.Dir(clean), gone)})
 	case mark == isOpaque:
 		r.stats.Whiteouts++
-		return r.emit(&Entry{Action: Clear, Path: path.Dir(clean)})
+		return r.emit(&LayerEntry{Action: Clear, Path: path.Dir(clean)})
 	case mark == isIgnored:
 		return nil
 	}
@@ -190,7 +190,7 @@ func (r *entryReader) entry(ctx context.Context, h *tar.Header, content io.Reade
 		if err != nil {
 			return fault.New(fault.Invalid, "hard link to %s: %w", quote(h.Linkname), err)
 		}
-		return r.emit(&Entry{Action: HardLink, Path: clean, Link: to})
+		return r.emit(&LayerEntry{Action: HardLink, Path: clean, Link: to})
 	}
 	n, opaque, err := r.node(h, base)
 	if err != nil {
@@ -209,7 +209,7 @@ func (r *entryReader) entry(ctx context.Context, h *tar.Header, content io.Reade
 			return err
 		}
 	}
-	return r.emit(&Entry{Action: Put, Path: clean, Opaque: opaque && n.IsDir(), Node: n})
+	return r.emit(&LayerEntry{Action: Put, Path: clean, Opaque: opaque && n.IsDir(), Node: n})
 }
 
 // node makes a node, without content, of a header.
