@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -59,15 +60,17 @@ func (s *Slab) makeRoom(need int64) {
 // measure finds out how much may be given out as the filesystem is now.
 func (s *Slab) measure() {
 	s.unmeasured.Store(0)
-	if s.opts.Reserve <= 0 {
-		return
-	}
-	free, _, err := s.disk.free()
-	if err != nil {
-		return
+	free := int64(math.MaxInt64)
+	if s.opts.Reserve > 0 {
+		var err error
+		if free, _, err = s.disk.free(); err != nil {
+			s.log.Warn("nobody knows how full the filesystem is", "dir", s.opts.Dir, "err", err)
+			return
+		}
+		free -= s.opts.Reserve
 	}
 	s.mu.Lock()
-	s.room = min(s.opts.Limit/store.BlockSize, s.extents.used+(free-s.opts.Reserve)/store.BlockSize)
+	s.room = min(s.opts.Limit/store.BlockSize, s.extents.used+free/store.BlockSize)
 	crowded := s.extents.used > s.room
 	s.mu.Unlock()
 	if crowded {
@@ -146,6 +149,7 @@ func (s *Slab) retire(want int64) (retired int64) {
 	for len(s.victims) > 0 && retired < want {
 		s.mu.Lock()
 		if s.closed {
+			s.victims = nil
 			s.mu.Unlock()
 			return retired
 		}

@@ -3,6 +3,7 @@ package slab
 import (
 	"time"
 
+	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
 )
 
@@ -53,8 +54,16 @@ func (s *Slab) flushLoop() {
 
 // Flush makes durable what has been written: first the data, then its records.
 // If the data cannot be synced, those chunks are dropped, because nobody knows
-// which of them the disk has.
+// which of them the disk has. If there is no room for the records, some chunks make it.
 func (s *Slab) Flush() error {
+	err := s.flush()
+	if fault.Is(err, fault.DiskFull) && s.evict(evictBlocks, nil) > 0 {
+		err = s.flush()
+	}
+	return err
+}
+
+func (s *Slab) flush() error {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
 	s.mu.Lock()

@@ -68,6 +68,7 @@ func (s *Slab) load() error {
 	s.extents = newExtents(c.taken)
 	s.clock.start(s.opts.Limit, c.tick)
 	s.adopt(pins)
+	s.measure()
 	if err := s.giveBack(); err != nil {
 		s.log.Warn("the disk is not given back what free places take of it", "dir", s.opts.Dir, "err", err)
 	}
