@@ -16,7 +16,12 @@ func (a *app) imageInspectCommand() *cobra.Command {
 		Use:   "inspect IMAGE",
 		Short: "Describe an image, and what has been read of it",
 		Long: `Describe an image, by name or by the first digits of its digest: how its processes
-start, how large it is, and how much of it has been read since the server started.
+start, how large it is, how it is mounted, how much of it is on this machine, and
+how much has been read since the server started.
+
+A lazy mount fetches what is read when it is read; how much that was is counted.
+A complete image is mounted natively from its next start on: the kernel then reads
+the cache without asking Brisk, and counts nothing.
 
 Exit status: 0; 3 if there is no such image.`,
 		Args: cobra.ExactArgs(1),
@@ -33,7 +38,7 @@ Exit status: 0; 3 if there is no such image.`,
 func writeImage(w io.Writer, d api.ImageDetail) {
 	mounted := "no"
 	if d.Mounted {
-		mounted = "yes"
+		mounted = strings.Join(d.Mounts, ", ")
 	}
 	pairs := []string{
 		"name", dash(d.Name),
@@ -44,6 +49,13 @@ func writeImage(w io.Writer, d api.ImageDetail) {
 		"chunks", fmt.Sprintf("%s in %s packs", count(d.Chunks), count(d.Packs)),
 		"metadata", bytesText(d.Metadata),
 		"mounted", mounted,
+	}
+	if l := d.Local; l != nil {
+		local := "complete"
+		if l.Chunks < d.Chunks {
+			local = fmt.Sprintf("%d%%, %s of %s", 100*l.Bytes/max(l.TotalBytes, 1), bytesText(l.Bytes), bytesText(l.TotalBytes))
+		}
+		pairs = append(pairs, "local", local)
 	}
 	if r := d.Read; r != nil {
 		pairs = append(pairs, "read", fmt.Sprintf("%s from the origin (%s chunks), %s from the cache (%s chunks)",

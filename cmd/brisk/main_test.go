@@ -174,7 +174,7 @@ func TestImages(t *testing.T) {
 		Details: []api.ImageDetail{{
 			ImageInfo: api.ImageInfo{Name: "web", Digest: digest, Files: 30123, Bytes: 5 << 20, Created: created},
 			Config:    image.Config{Env: []string{"A=1", "B=2"}, Cmd: []string{"nginx", "-g", "x"}, User: "www"},
-			Chunks:    99, Packs: 2, Metadata: 8192, Mounted: true, Read: &api.ImageReads{OriginBytes: 1 << 20, OriginChunks: 8},
+			Chunks:    99, Packs: 2, Metadata: 8192, Mounted: true, Mounts: []string{"lazy", "native"}, Local: &api.ImageLocal{Bytes: 2 << 20, Chunks: 40, TotalBytes: 4 << 20}, Read: &api.ImageReads{OriginBytes: 1 << 20, OriginChunks: 8},
 		}},
 		OnImport: func(_ context.Context, path, name string, _ func(done, total int64)) (api.ImportResult, error) {
 			if !filepath.IsAbs(path) || filepath.Base(path) != "web.tar" {

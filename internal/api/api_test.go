@@ -439,7 +439,7 @@ func TestImport(t *testing.T) {
 
 func TestImages(t *testing.T) {
 	d := api.ImageDetail{ImageInfo: api.ImageInfo{Name: "team/web:1", Digest: digest, Files: 3, Bytes: 9, Created: time.Unix(0, 0).UTC()},
-		Config: image.Config{Cmd: []string{"sh"}}, Chunks: 4, Packs: 1, Metadata: 4096, Mounted: true,
+		Config: image.Config{Cmd: []string{"sh"}}, Chunks: 4, Packs: 1, Metadata: 4096, Mounted: true, Mounts: []string{"native"}, Local: &api.ImageLocal{Bytes: 9, Chunks: 4, TotalBytes: 9},
 		Read: &api.ImageReads{OriginBytes: 1, OriginChunks: 2, CacheBytes: 3, CacheChunks: 4}}
 	c, _ := start(t, &apitest.Fake{Details: []api.ImageDetail{d}}, api.Options{})
 	l, err := c.Images(t.Context())

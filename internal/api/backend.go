@@ -101,7 +101,16 @@ type ImageDetail struct {
 	PackBytes int64        `json:"pack_bytes,omitempty"` // compressed, with what other images keep in the same packs
 	Metadata  int64        `json:"metadata_bytes"`       // of the EROFS image
 	Mounted   bool         `json:"mounted"`              // now, on this node
-	Read      *ImageReads  `json:"read,omitempty"`       // since the server started
+	Mounts    []string     `json:"mounts,omitempty"`     // how: "lazy", "native" or both
+	Local     *ImageLocal  `json:"local,omitempty"`      // what the node's cache has of it
+	Read      *ImageReads  `json:"read,omitempty"`       // since the server started; native mounts read unseen
+}
+
+// ImageLocal counts what the node's cache has of an image.
+type ImageLocal struct {
+	Bytes      int64 `json:"bytes"`
+	Chunks     int64 `json:"chunks"`
+	TotalBytes int64 `json:"total_bytes"` // of distinct content
 }
 
 // ImageReads counts what has been read of an image, by where it came from.

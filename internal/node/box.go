@@ -147,7 +147,7 @@ func (b *box) destroy() {
 func (n *Node) functionSpec(ctx context.Context, i *Instance) (sandbox.Spec, error) {
 	f := i.Function
 	var err error
-	if i.Image, err = n.mount(ctx, f.Workspace, f.Image.String()); err != nil {
+	if i.Image, err = n.mounts.get(ctx, f.Workspace, f.Image.String(), "function "+f.Digest().String()); err != nil {
 		return sandbox.Spec{}, err
 	}
 	code, err := n.opt.Code.Dir(f.Workspace, f.Code)

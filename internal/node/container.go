@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -42,7 +43,8 @@ func (n *Node) StartContainer(ctx context.Context, c ContainerSpec, sink Sink) (
 			k.Destroy()
 		}
 	}()
-	if k.Image, err = n.mount(ctx, c.Workspace, c.Image); err != nil {
+	entry := strings.Join(append([]string{"command"}, c.Args...), "\x00")
+	if k.Image, err = n.mounts.get(ctx, c.Workspace, c.Image, entry); err != nil {
 		return nil, err
 	}
 	args, err := command(k.Image.root.img.Config(), c.Args)
@@ -72,6 +74,7 @@ func (n *Node) StartContainer(ctx context.Context, c ContainerSpec, sink Sink) (
 		return nil, k.box.blame(explainProgram(err, args[0]))
 	}
 	end("")
+	k.Image.Started()
 	return k, nil
 }
 

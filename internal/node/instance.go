@@ -146,6 +146,7 @@ func (i *Instance) Start(ctx context.Context, sink Sink) (err error) {
 	switch m.Type {
 	case "loaded":
 		end("")
+		i.Image.Started()
 		return nil
 	case "load_failed":
 		if m.Error == nil {
@@ -188,6 +189,7 @@ func (i *Instance) Restore(ctx context.Context, s *snapshot.Snapshot) error {
 		return fault.Wrap(err, "resume", i.ID)
 	}
 	end("")
+	i.Image.Started()
 	return nil
 }
 

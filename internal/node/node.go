@@ -24,7 +24,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
+	"time"
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/function"
@@ -37,6 +37,15 @@ import (
 // Images finds images.
 type Images interface {
 	Get(ctx context.Context, ref image.Ref) (*image.Image, error)
+	FreeNative(cache image.Slab) (freed int)
+}
+
+// Profiles knows which starts have been seen.
+type Profiles interface {
+	// Known reports whether it is known what a start of the entry point reads.
+	Known(ctx context.Context, img *image.Image, entry string) bool
+	// Started says that there was a start.
+	Started(img *image.Image, entry string)
 }
 
 // Filesystem mounts images.
@@ -66,21 +75,22 @@ type Options struct {
 	Code    CodeDirs
 	Blobs   function.Blobs
 	Log     *slog.Logger
+
+	Slab      Slab          // nil: images are mounted lazily only
+	Profiles  Profiles      // nil: an entry point is known when it was started once
+	Fill      bool          // fetch what is missing of an image when something has started on it
+	IdleMount time.Duration // how long an image that nobody uses stays mounted; 0 = 10 minutes
 }
 
 // Node is one machine's agent.
 type Node struct {
-	opt Options
-	mu  struct {
-		sync.Mutex
-		roots map[string]*root // by image digest
-	}
+	opt    Options
+	mounts *mounts
 }
 
 // Open sweeps the leftovers of an earlier node and returns a node that is ready.
 func Open(ctx context.Context, opt Options) (*Node, error) {
 	n := &Node{opt: opt}
-	n.mu.roots = map[string]*root{}
 	dir := filepath.Join(opt.Run, "instances")
 	swept, err := opt.Runtime.Sweep(ctx)
 	if err != nil {
@@ -95,6 +105,7 @@ func Open(ctx context.Context, opt Options) (*Node, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fault.Wrap(err, "make", dir)
 	}
+	n.mounts = newMounts(opt) // now that what ran on the images is gone
 	return n, nil
 }
 
@@ -102,14 +113,13 @@ func Open(ctx context.Context, opt Options) (*Node, error) {
 func (n *Node) ID() string { return n.opt.ID }
 
 // Close gives the mounted images back. All instances must have been destroyed.
-func (n *Node) Close() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for id, r := range n.mu.roots {
-		r.mount.Release()
-		delete(n.mu.roots, id)
-	}
-}
+func (n *Node) Close() { n.mounts.close() }
+
+// InUse reports whether an instance runs on the image.
+func (n *Node) InUse(digest string) bool { return n.mounts.inUse(digest) }
+
+// Unmount lets go of an image that is about to be removed.
+func (n *Node) Unmount(digest string) { n.mounts.forget(digest) }
 
 // pickle loads a serialized function, or nothing.
 func (n *Node) pickle(f *function.Function) ([]byte, error) {

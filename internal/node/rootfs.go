@@ -2,7 +2,6 @@ package node
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"io"
 	"maps"
@@ -10,105 +9,38 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
-	"brisk.dev/brisk/internal/lazyfs"
-	"brisk.dev/brisk/internal/trace"
 )
-
-// root is an image that is mounted on this node. It stays mounted while the node
-// is open: a mount costs some pages, and the next start then pays nothing.
-type root struct {
-	img    *image.Image
-	blocks *image.Blocks
-	mount  *lazyfs.Mount
-	users  int
-}
 
 // Rootfs is a use of a mounted image.
 type Rootfs struct {
 	Path string // host directory
-	root *root
-	node *Node
-	done bool
-}
 
-// mount makes an image's files available under a directory of the host.
-func (n *Node) mount(ctx context.Context, workspace, ref string) (*Rootfs, error) {
-	end := trace.Begin(ctx, "mount image")
-	img, err := n.opt.Images.Get(ctx, image.Ref{Workspace: workspace, Name: ref})
-	if err != nil {
-		return nil, err
-	}
-	id := img.Digest.String()
-	if r := n.use(id); r != nil {
-		end("was mounted")
-		return r, nil
-	}
-	meta, err := img.MetaPath(ctx)
-	if err != nil {
-		return nil, err
-	}
-	blocks, err := img.Blocks(ctx)
-	if err != nil {
-		return nil, err
-	}
-	m, err := n.opt.FS.Mount(ctx, lazyfs.Image{ID: id, Meta: meta, Blocks: blocks})
-	if err != nil {
-		return nil, err
-	}
-	n.mu.Lock()
-	if n.mu.roots[id] == nil {
-		n.mu.roots[id] = &root{img: img, blocks: blocks, mount: m}
-	} else {
-		defer m.Release() // somebody else was quicker
-	}
-	n.mu.Unlock()
-	end("")
-	return n.use(id), nil
-}
-
-func (n *Node) use(id string) *Rootfs {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	r := n.mu.roots[id]
-	if r == nil {
-		return nil
-	}
-	r.users++
-	return &Rootfs{Path: r.mount.Path, root: r, node: n}
+	root   *root
+	mounts *mounts
+	entry  string
+	once   sync.Once
 }
 
 // Release ends the use.
-func (r *Rootfs) Release() {
-	r.node.mu.Lock()
-	defer r.node.mu.Unlock()
-	if !r.done {
-		r.done = true
-		r.root.users--
+func (r *Rootfs) Release() { r.once.Do(func() { r.mounts.release(r.root) }) }
+
+// Started says that what the image was mounted for has started, and so has read
+// what a start reads.
+func (r *Rootfs) Started() {
+	if r.entry != "" {
+		r.mounts.profiles.Started(r.root.img, r.entry)
 	}
+	r.mounts.started(r.root.img)
 }
 
-// InUse reports whether an instance runs on the image.
-func (n *Node) InUse(digest string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	r := n.mu.roots[digest]
-	return r != nil && r.users > 0
-}
-
-// Unmount lets go of an image that is about to be removed.
-func (n *Node) Unmount(digest string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if r := n.mu.roots[digest]; r != nil && r.users == 0 {
-		r.mount.Release()
-		delete(n.mu.roots, digest)
-	}
-}
+// Native reports whether the image is mounted over the slab, with nobody in between.
+func (r *Rootfs) Native() bool { return r.root.key.native }
 
 // Digest is the mounted image's.
 func (r *Rootfs) Digest() string { return r.root.img.Digest.String() }
@@ -116,9 +48,10 @@ func (r *Rootfs) Digest() string { return r.root.img.Digest.String() }
 // Stats counts what has been read of the image so far, by all its users.
 func (r *Rootfs) Stats() image.BlockStats { return r.root.blocks.Stats() }
 
-// failure is the last error of reading the image, or nil.
+// failure is the last error of reading the image, or nil; of a native mount nobody
+// here hears of one.
 func (r *Rootfs) failure() *error {
-	if r.root == nil || r.root.blocks == nil {
+	if r.root == nil || r.root.blocks == nil || r.Native() {
 		return nil
 	}
 	return r.root.blocks.Failure()

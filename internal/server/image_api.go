@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"brisk.dev/brisk/internal/api"
 	"brisk.dev/brisk/internal/image"
@@ -10,6 +11,7 @@ import (
 	"brisk.dev/brisk/internal/image/importer"
 	"brisk.dev/brisk/internal/lazyfs"
 	"brisk.dev/brisk/internal/node"
+	"brisk.dev/brisk/internal/store"
 )
 
 // imageAPI shows the registry of images, and what the node knows of them, as the
@@ -18,6 +20,7 @@ type imageAPI struct {
 	images   *image.Images
 	node     *node.Node
 	files    *lazyfs.FS
+	cache    store.Cache
 	builder  *build.Builder
 	importer *importer.Importer
 }
@@ -54,7 +57,11 @@ func (a *imageAPI) Inspect(ctx context.Context, ref image.Ref) (api.ImageDetail,
 		Chunks:    img.Manifest.Chunks.Count,
 		Packs:     int64(len(img.Manifest.Packs)),
 		Metadata:  img.Manifest.Meta.Size,
-		Mounted:   slices.Contains(a.files.Mounted(), img.Digest.String()),
+		Mounts:    a.mounts(img.Digest.String()),
+	}
+	d.Mounted = len(d.Mounts) > 0
+	if l, err := img.Local(ctx, a.cache); err == nil { // else its chunk table is neither here nor to be had
+		d.Local = &api.ImageLocal{Bytes: l.Bytes, Chunks: l.Chunks, TotalBytes: l.TotalBytes}
 	}
 	if d.Mounted { // else asking would fetch its chunk table for nothing
 		blocks, err := img.Blocks(ctx)
@@ -68,6 +75,19 @@ func (a *imageAPI) Inspect(ctx context.Context, ref image.Ref) (api.ImageDetail,
 		}
 	}
 	return d, nil
+}
+
+// mounts says how an image is mounted.
+func (a *imageAPI) mounts(digest string) (l []string) {
+	for _, id := range a.files.Mounted() {
+		switch {
+		case id == digest:
+			l = append(l, "lazy")
+		case strings.HasPrefix(id, digest) && !slices.Contains(l, "native"):
+			l = append(l, "native")
+		}
+	}
+	return l
 }
 
 // Remove lets the node give the image up first, if nothing runs on it.

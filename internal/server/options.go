@@ -23,6 +23,7 @@ type Options struct {
 
 	Compat bool  // do what kernels before 6.12 and 6.9 need, though this one is newer
 	Pool   int   // sandboxes created beforehand for each function with a snapshot; 0 = DefaultPool, negative = none
+	NoFill bool  // fetch only what is read of images, and not the rest after something started
 	Cache  int64 // bytes that the chunk cache may take; 0 = a part of the disk
 
 	// Ready is called once: with nil when the socket answers, else with the reason

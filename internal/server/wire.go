@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"brisk.dev/brisk/internal/api"
 	"brisk.dev/brisk/internal/api/blobs"
@@ -95,6 +96,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	}
 	files, err := lazyfs.Open(ctx, lazyfs.Options{
 		Dir: p.Run, Holder: []string{self, "holder"}, Compat: o.Compat, Log: part("lazyfs"),
+		Keep:   time.Minute, // the node keeps what may be used again
 		Lookup: func(ctx context.Context, id string) (lazyfs.Image, error) { return lookup(ctx, images, id) },
 	})
 	if err != nil {
@@ -125,6 +127,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	machine, err = node.Open(ctx, node.Options{
 		ID: o.Node, Run: p.Run, SDK: SDKDir(p), Images: images, FS: files, Runtime: runtime,
 		Network: networks, Code: code, Blobs: uploads, Log: part("node"),
+		Slab: cache, Fill: !o.NoFill,
 	})
 	if err != nil {
 		return nil, err
@@ -151,7 +154,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	built.quiesce = calls.Close
 
 	pictures := &imageAPI{
-		images: images, node: machine, files: files, builder: builder,
+		images: images, node: machine, files: files, cache: cache, builder: builder,
 		importer: &importer.Importer{Images: images, Store: chunks, Memo: imports, TempDir: data("scratch"), Layers: known},
 	}
 	built.backend = api.Backend{
