@@ -121,6 +121,11 @@ type Object struct {
 	Modified time.Time // when it was put, by the clock of the origin, which need not be this machine's
 }
 
+// ErrDenied is in the chain of an Origin's error, of class fault.Machine, if the
+// origin does not accept this machine's credentials, or its clock. It says nothing
+// about what the origin has.
+var ErrDenied = errors.New("this machine has no access")
+
 // ErrRefused is in the chain of an Origin's error if the origin has certainly done
 // nothing: even what must not be done twice may be tried again.
 var ErrRefused = errors.New("nothing was changed")

@@ -81,7 +81,7 @@ const openTimeout = 5 * time.Second
 // silent reports an error that says nothing about the origin but that it does not
 // answer, or not us.
 func silent(err error) bool {
-	return fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout)
+	return fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout) || errors.Is(err, ErrDenied)
 }
 
 // check makes sure that the origin is one that this Brisk knows, and marks a new one.

@@ -182,6 +182,7 @@ func TestErrorAnswers(t *testing.T) {
 			require.Contains(t, fault.HintOf(err), test.hint)
 			require.Equal(t, test.refused, errors.Is(err, store.ErrRefused), "%v", err)
 			require.Contains(t, err.Error(), "s3://bucket/key")
+			require.Equal(t, test.want == fault.Machine, errors.Is(err, store.ErrDenied), "%v", err)
 			if test.want == fault.NotFound {
 				return
 			}

@@ -27,8 +27,12 @@ func (o *Origin) wrap(err error, op, key string) error {
 		return nil
 	}
 	f := o.classify(err)
-	if f.Class == fault.Machine && !errors.Is(err, errNoCredentials) {
+	denied := f.Class == fault.Machine && !errors.Is(err, errNoConditions)
+	if denied && !errors.Is(err, errNoCredentials) {
 		o.renewCredentials()
+	}
+	if denied && !errors.Is(f.Err, store.ErrDenied) {
+		f.Err = fmt.Errorf("%w (%w)", f.Err, store.ErrDenied)
 	}
 	f.Op, f.Object = op, o.name(key)
 	return f

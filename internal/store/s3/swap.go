@@ -3,6 +3,7 @@ package s3
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -97,8 +98,10 @@ func (o *Origin) unconditional(err error) error {
 	return o.wrap(err, "try conditional writes at", probeKey)
 }
 
+var errNoConditions = errors.New("two machines could overwrite each other's changes")
+
 func (o *Origin) noConditions(format string, args ...any) error {
-	return fault.New(fault.Machine, format+": two machines could overwrite each other's changes", args...).
+	return fault.New(fault.Machine, format+": %w", append(args, errNoConditions)...).
 		WithHint("Use a server that has them (Amazon's, MinIO, Ceph from 18, versitygw); or, if only this server of Brisk writes to the bucket, add conditional=off to the URL of the store.")
 }
 

@@ -175,3 +175,10 @@ func (f *Faults) Delete(ctx context.Context, key string) error {
 	}
 	return f.Origin.Delete(ctx, key)
 }
+
+// Forget makes Ops and Count begin anew.
+func (f *Faults) Forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ops = nil
+}
