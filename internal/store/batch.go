@@ -15,10 +15,10 @@ import (
 // which puts them into packs in the order in which they were added. From one
 // goroutine, the same chunks make the same packs.
 type Batch struct {
-	s       *Store
-	ctx     context.Context // ends with the batch, or when it has failed
-	cancel  context.CancelFunc
-	release func() // of the hold
+	s      *Store
+	ctx    context.Context // ends with the batch, or when it has failed
+	cancel context.CancelFunc
+	hold   *Hold // until Commit or Abort
 
 	ending sync.RWMutex // shared: Add, Use; exclusive: ending
 	ended  bool
@@ -43,7 +43,7 @@ type Written struct {
 
 // Begin starts a batch. It lives no longer than ctx.
 func (s *Store) Begin(ctx context.Context) *Batch {
-	b := &Batch{s: s, release: s.Hold(), seen: map[Digest]struct{}{}, relied: map[Digest]struct{}{}}
+	b := &Batch{s: s, hold: s.hold(), seen: map[Digest]struct{}{}, relied: map[Digest]struct{}{}}
 	b.ctx, b.cancel = context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, b.cancel)
 	context.AfterFunc(b.ctx, func() { stop() })
@@ -70,7 +70,7 @@ func (b *Batch) Add(data []byte) (c Chunk, added bool, err error) {
 		return c, false, nil
 	}
 	c.Digest = Sum(data)
-	if err := b.s.awaitAll(b.ctx); err != nil {
+	if err := b.prepare(c); err != nil {
 		return c, false, err
 	}
 	p, added, err := b.take(c)
@@ -90,7 +90,7 @@ func (b *Batch) take(c Chunk) (p *pipeline, isNew bool, err error) {
 	if _, ok := b.seen[c.Digest]; ok {
 		return nil, false, nil
 	}
-	if in, ok := b.s.rely(c, true); ok {
+	if in, ok := b.hold.rely(c, true); ok {
 		b.note(c, in)
 		return nil, false, nil
 	}
@@ -115,17 +115,20 @@ func (b *Batch) note(c Chunk, in Digest) {
 	b.written.Bytes += int64(c.Size)
 }
 
-// rely finds a good copy of a chunk in the store or its base, to be relied on; if it
-// is to be current, of this epoch only.
-func (s *Store) rely(c Chunk, current bool) (in Digest, ok bool) {
-	for _, at := range s.lineage() {
-		will := func(p *pack) bool { return !current || at.current(p) }
-		if in, ok = at.index.rely(c.Digest, c.Size, at.holds.now, will); ok {
-			return in, true
-		}
+// prepare returns when it can be told whether a chunk is stored, and relied on that it is.
+func (b *Batch) prepare(c Chunk) error {
+	if err := b.s.awaitAll(b.ctx); err != nil {
+		return err
 	}
-	return in, false
+	if err := b.hold.await(b.ctx); err != nil {
+		return err
+	}
+	return b.hold.pardon(b.ctx, c)
 }
+
+// Hold gives a hold that protects all that the batch has written and relied on, beyond the batch's end:
+// for naming it (Hold.Publish). It must be begun before that.
+func (b *Batch) Hold() *Hold { return b.hold.again() }
 
 // awaitAll returns when the index is complete, and the base's.
 func (s *Store) awaitAll(ctx context.Context) error {
@@ -149,7 +152,7 @@ func (b *Batch) Use(c Chunk) error {
 	if c.Digest.IsZero() {
 		return nil
 	}
-	if err := b.s.awaitAll(b.ctx); err != nil {
+	if err := b.prepare(c); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -157,7 +160,7 @@ func (b *Batch) Use(c Chunk) error {
 	if _, ok := b.seen[c.Digest]; ok {
 		return nil
 	}
-	in, ok := b.s.rely(c, false)
+	in, ok := b.hold.rely(c, false)
 	if !ok {
 		return &fault.Error{Class: fault.NotFound, Op: "use chunk", Object: c.String(), Hint: hintImport,
 			Err: fault.New(fault.NotFound, "the store has no good copy of it")}
@@ -217,5 +220,5 @@ func (b *Batch) Abort() {
 		b.pipeline.finish()
 		b.pipeline.remove()
 	}
-	b.release()
+	b.hold.Release()
 }

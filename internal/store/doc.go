@@ -38,18 +38,23 @@
 //
 // # Deleting
 //
-// [Store.Retain] deletes packs and blobs that nobody refers to. Who refers to
+// [Store.Collect] deletes packs and blobs that nobody refers to. Who refers to
 // what is the caller's knowledge. The gap between content that is stored and a
 // manifest that names it is closed by [Store.Hold]: whatever was written or
 // relied on (by Add, Use or PutBlob) since the oldest hold that is still held
 // began is not deleted. An importer therefore does
 //
-//	release := s.Hold()
-//	defer release()
-//	b := s.Begin(ctx)
-//	... Add, Commit, PutBlob, write the manifest durably ...
+//	b := s.Begin(ctx) // holds until Commit
+//	hold := b.Hold()  // holds on
+//	defer hold.Release()
+//	... Add, Commit, PutBlob ...
+//	hold.Publish(ctx, packs, blobs, func() error { ... write the manifest durably ... }, undo)
 //
-// Retain never waits for holds, and holds never wait for Retain, so a long
+// An origin that several machines share (Options.Shared) has a ledger, so that all
+// this works between them, too; what nobody needs stays for a grace period there.
+// docs/design/collection.md says how, and why it is safe.
+//
+// Collect never waits for holds, and holds never wait for Collect, so a long
 // import blocks no removal and no other import.
 //
 // # Damage

@@ -15,6 +15,8 @@ func (s *Store) WriteHot(ctx context.Context, chunks []Chunk) (packs []HotPack, 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.ctx, func() { cancel(errClosed()) })()
+	h := s.hold() // it may be an older one that the caller has, too
+	defer h.Release()
 	p, err := s.newPipeline(ctx, func(err error) { cancel(err) })
 	if err != nil {
 		return nil, err
@@ -28,8 +30,9 @@ func (s *Store) WriteHot(ctx context.Context, chunks []Chunk) (packs []HotPack, 
 	if err != nil {
 		return nil, fault.Wrap(err, "write", "hot pack")
 	}
-	for _, made := range p.packs {
-		if err := s.publishPack(ctx, made); err != nil {
+	for i := range p.packs {
+		made := &p.packs[i]
+		if err := s.publishPack(ctx, h, made); err != nil {
 			return nil, err
 		}
 		packs = append(packs, HotPack{Pack: made.digest, Epoch: made.how.epoch, Frames: made.index.frames()})

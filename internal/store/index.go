@@ -138,7 +138,7 @@ func (x *index) copies(d Digest, fn func(r ref, p *pack) bool) bool {
 }
 
 // rely finds a good copy of d, in a pack that will do, to be relied on instead of
-// storing it again, and marks the pack as touched at that moment: Retain, which looks at the mark
+// storing it again, and marks the pack as touched at that moment: Collect, which looks at the mark
 // under the exclusive lock, spares it. size 0 means any.
 func (x *index) rely(d Digest, size uint32, now func() uint64, will func(*pack) bool) (in Digest, ok bool) {
 	x.mu.RLock()
@@ -304,15 +304,28 @@ func (x *index) known(d Digest, now func() uint64) bool {
 }
 
 // removeIf forgets a pack unless it was touched at or after since; it reports
-// whether the pack may be deleted, which holds for an unknown one, too.
-func (x *index) removeIf(d Digest, since uint64) bool {
+// whether the pack may be deleted, which holds for an unknown one, too. With dry it only reports.
+func (x *index) removeIf(d Digest, since uint64, dry bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if slot, ok := x.slots[d]; ok && x.packs[slot].touched.Load() >= since {
 		return false
 	}
-	x.removeLocked(d)
+	if !dry {
+		x.removeLocked(d)
+	}
 	return true
+}
+
+// size gives a pack's length, and whether it is known.
+func (x *index) size(d Digest) (int64, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	slot, ok := x.slots[d]
+	if !ok {
+		return 0, false
+	}
+	return x.packs[slot].size, true
 }
 
 func (x *index) counts() (packs, chunks, damaged, unreadable int) {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"brisk.dev/brisk/internal/fault"
@@ -44,7 +45,7 @@ type lease struct {
 	busy chan struct{} // held while the object is rewritten; guards what follows
 	now  Version
 	last leaseObject
-	lost bool // it was broken, or may have been
+	lost atomic.Bool // it was broken, or may have been, or is over
 
 	mu      sync.Mutex
 	verdict map[string]verdict // of what was condemned when the lease began; others are spared
@@ -130,7 +131,7 @@ func (h *lease) rewrite(ctx context.Context, change func(*leaseObject)) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if h.lost {
+	if h.lost.Load() {
 		return errBroken()
 	}
 	o := h.last
@@ -149,7 +150,7 @@ func (h *lease) rewrite(ctx context.Context, change func(*leaseObject)) error {
 			return err
 		}
 		if have, decodeErr := decodeLease(b); getErr != nil || decodeErr != nil || have.Broken {
-			h.lost = true
+			h.lost.Store(true)
 			return errBroken()
 		}
 		if h.now = now; attempt == 3 {
@@ -158,13 +159,25 @@ func (h *lease) rewrite(ctx context.Context, change func(*leaseObject)) error {
 	}
 }
 
+// judge gives the verdict on an object, without asking anybody.
+func (h *lease) judge(key string) verdict {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.verdict[key]
+}
+
+// strict reports whether anything was condemned when the lease began.
+func (h *lease) strict() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.verdict) > 0
+}
+
 // rely asks whether an object may be relied on that an earlier listing had: named by a
 // manifest that is written under this lease. What is condemned is reprieved first.
 // It also decides whether an object may be written under a key; if not, only another key will do.
 func (h *lease) rely(ctx context.Context, key string) (bool, error) {
-	h.mu.Lock()
-	v := h.verdict[key]
-	h.mu.Unlock()
+	v := h.judge(key)
 	if v == condemned {
 		ok, err := h.l.reprieve(ctx, key)
 		if err != nil {
@@ -186,34 +199,41 @@ func (h *lease) rely(ctx context.Context, key string) (bool, error) {
 // machine was suspended for longer than a lease lives, undo removes it again. After
 // an error the lease is left to die by itself: the write may still be carried out.
 func (h *lease) commit(ctx context.Context, keys []string, write, undo func() error) error {
-	err := h.secure(ctx, keys)
-	if err == nil {
-		err = write()
-	}
+	before, err := h.secure(ctx, keys)
 	if err != nil {
-		h.abandon()
 		return err
 	}
-	if err := h.secure(ctx, keys); err != nil {
-		h.abandon()
+	if before != h {
+		defer before.release(ctx)
+	}
+	if err := write(); err != nil {
+		before.abandon()
+		return err
+	}
+	after, err := before.secure(ctx, keys)
+	if err != nil {
+		before.abandon()
 		if undoErr := undo(); undoErr != nil {
 			return undoErr
 		}
 		return err
 	}
+	if after != before {
+		after.release(ctx)
+	}
 	return nil
 }
 
-// secure makes sure that the lease is alive and protects these objects. If it has
-// died, another takes its place, provided that nothing has been deleted meanwhile.
-func (h *lease) secure(ctx context.Context, keys []string) error {
+// secure makes sure that the lease is alive. If it has died it gives another in its
+// place, provided that none of these objects has been deleted meanwhile.
+func (h *lease) secure(ctx context.Context, keys []string) (*lease, error) {
 	err := h.renew(ctx)
-	if err == nil || !h.isLost() {
-		return err
+	if err == nil || !h.lost.Load() {
+		return h, err
 	}
 	fresh, err := h.l.work(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, k := range keys {
 		ok, err := fresh.rely(ctx, k)
@@ -225,39 +245,23 @@ func (h *lease) secure(ctx context.Context, keys []string) error {
 		}
 		if err != nil {
 			fresh.release(ctx)
-			return err
+			return nil, err
 		}
 	}
-	h.busy <- struct{}{}
-	defer func() { <-h.busy }()
-	h.key, h.now, h.last, h.lost = fresh.key, fresh.now, fresh.last, false
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.verdict = fresh.verdict
-	return nil
-}
-
-func (h *lease) isLost() bool {
-	h.busy <- struct{}{}
-	defer func() { <-h.busy }()
-	return h.lost
+	return fresh, nil
 }
 
 // abandon makes release leave the object to its period.
-func (h *lease) abandon() {
-	h.busy <- struct{}{}
-	h.lost = true
-	<-h.busy
-}
+func (h *lease) abandon() { h.lost.Store(true) }
 
 // release ends the lease. If that fails it ends by itself after its period.
 func (h *lease) release(ctx context.Context) {
 	h.busy <- struct{}{}
 	defer func() { <-h.busy }()
-	if h.lost {
+	if h.lost.Load() {
 		return
 	}
-	h.lost = true
+	h.lost.Store(true)
 	_ = h.l.origin.Delete(ctx, h.key)
 }
 
@@ -277,8 +281,8 @@ func (c claims) covers(key string, condemned time.Time, slack time.Duration) boo
 }
 
 // claims reads the leases, and breaks those that are dead by that time: whoever
-// holds one cannot renew it any more.
-func (l *ledger) claims(ctx context.Context, now time.Time) (claims, error) {
+// holds one cannot renew it any more. With dry it changes nothing, and cannot be relied on.
+func (l *ledger) claims(ctx context.Context, now time.Time, dry bool) (claims, error) {
 	c := claims{uses: map[string]struct{}{}}
 	var found []Object
 	err := l.origin.List(ctx, leasePrefix, func(o Object) error {
@@ -289,7 +293,7 @@ func (l *ledger) claims(ctx context.Context, now time.Time) (claims, error) {
 		return c, err
 	}
 	for _, at := range found {
-		if err := l.claim(ctx, at, now, &c); err != nil {
+		if err := l.claim(ctx, at, now, dry, &c); err != nil {
 			return c, err
 		}
 	}
@@ -297,7 +301,7 @@ func (l *ledger) claims(ctx context.Context, now time.Time) (claims, error) {
 }
 
 // claim adds one lease to c, if it is alive.
-func (l *ledger) claim(ctx context.Context, at Object, now time.Time, c *claims) error {
+func (l *ledger) claim(ctx context.Context, at Object, now time.Time, dry bool, c *claims) error {
 	b, version, err := l.origin.Get(ctx, at.Key, maxLedgerObject)
 	if fault.Is(err, fault.NotFound) {
 		return nil
@@ -312,14 +316,18 @@ func (l *ledger) claim(ctx context.Context, at Object, now time.Time, c *claims)
 	if o.Start.IsZero() {
 		o.Start = at.Modified
 	}
-	if !o.Broken && at.Modified.Add(l.times.lease+l.times.slack).Before(now) {
+	dead := at.Modified.Add(l.times.lease + l.times.slack).Before(now)
+	switch {
+	case dry:
+		o.Broken = o.Broken || dead
+	case !o.Broken && dead:
 		o.Broken, o.Nonce = true, nonce()
 		_, err := l.swap(ctx, at.Key, version, o)
 		if err != nil && !fault.Is(err, fault.Exists) {
 			return err
 		}
 		o.Broken = err == nil // else it has just been renewed, or is gone
-	} else if o.Broken && at.Modified.Add(l.times.tombstone).Before(now) {
+	case o.Broken && at.Modified.Add(l.times.tombstone).Before(now):
 		// Its holder would learn the same from its absence.
 		return l.origin.Delete(ctx, at.Key)
 	}

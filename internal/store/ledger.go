@@ -59,7 +59,8 @@ func (t ledgerTimes) renewal() time.Duration { return t.lease / 5 }
 const (
 	leasePrefix    = "holds/"
 	sentencePrefix = "condemned/"
-	turnKey        = "collected" // rewritten by each collection: when was the last, and what time is it
+	clockKey       = "clock"     // a stamp, rewritten to learn what time it is
+	collectedKey   = "collected" // a stamp of the last complete collection
 
 	maxLedgerObject = 16 << 20 // bytes
 )
@@ -97,35 +98,29 @@ func (l *ledger) modified(ctx context.Context, key string) (at time.Time, ok boo
 	return at, ok, err
 }
 
-// turn is the object that a collection begins with.
-type turn struct {
+// stamp is an object that says something by when it was written.
+type stamp struct {
 	Format string `json:"format"`
 	Nonce  string `json:"nonce"`
 }
 
-const turnFormat = "brisk collected 1"
+const stampFormat = "brisk stamp 1"
 
-// now takes the origin's time, by writing an object and looking when that was.
-// It gives the time of the write before, too; zero if there was none. What it says may be
-// early, never late.
-func (l *ledger) now(ctx context.Context) (now, before time.Time, err error) {
-	before, _, err = l.modified(ctx, turnKey)
-	if err != nil {
-		return now, before, err
-	}
-	_, version, err := l.origin.Get(ctx, turnKey, maxLedgerObject)
+// stamp rewrites one, and gives the origin's time of that. It may be early, never late.
+func (l *ledger) stamp(ctx context.Context, key string) (now time.Time, err error) {
+	_, version, err := l.origin.Get(ctx, key, maxLedgerObject)
 	if err != nil && !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Corrupt) {
-		return now, before, err
+		return now, err
 	}
-	_, err = l.swap(ctx, turnKey, version, turn{turnFormat, nonce()})
-	if err != nil && !fault.Is(err, fault.Exists) { // another collector has just written it: as good
-		return now, before, err
+	_, err = l.swap(ctx, key, version, stamp{stampFormat, nonce()})
+	if err != nil && !fault.Is(err, fault.Exists) { // somebody else has just written it: as good
+		return now, err
 	}
-	now, ok, err := l.modified(ctx, turnKey)
+	now, ok, err := l.modified(ctx, key)
 	if err == nil && !ok {
 		err = fault.New(fault.Unavailable, "the origin does not list what was written")
 	}
-	return now, before, err
+	return now, err
 }
 
 func encodeLedger(v any) []byte {

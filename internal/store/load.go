@@ -16,7 +16,7 @@ import (
 //     change, so what it says is good for reading whatever the origin does;
 //   - packs that somebody expects to read from (Reader), a look at each;
 //   - all packs of the origin (await), for whoever has to tell what is stored and
-//     what is not: writers, Has, Retain. Reading needs it only as the last resort.
+//     what is not: writers, Has, Collect. Reading needs it only as the last resort.
 
 // loadTimeout bounds one attempt at loading the index. It is long, because a new
 // machine may have ten thousand packs to look at; who waits has a deadline of
@@ -136,6 +136,7 @@ func (s *Store) load(ctx context.Context) error {
 	if err := s.awaitLocal(ctx); err != nil {
 		return err
 	}
+	began := boottime()
 	gone := s.index.names() // but for what is listed
 	before := len(gone)
 	var group errgroup.Group
@@ -162,6 +163,7 @@ func (s *Store) load(ctx context.Context) error {
 	for d, size := range gone {
 		s.index.removeIfSize(d, size) // unless it has been written again meanwhile
 	}
+	s.listed.Store(int64(began))
 	if before > 0 && len(gone) > before/2 {
 		s.rewriteLog()
 	}

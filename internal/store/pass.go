@@ -12,24 +12,23 @@ import (
 type pass struct {
 	l     *ledger
 	grace time.Duration // from condemnation to deletion
-	dry   bool          // change nothing
+	dry   bool          // delete and condemn nothing
 
 	// objects lists the keys that may be garbage, with their sizes.
 	objects func(ctx context.Context) (map[string]int64, error)
 	// needed gives what is named by anything durable at the time of the call.
 	needed func(ctx context.Context) (func(key string) bool, error)
-	// remove deletes an object.
-	remove func(ctx context.Context, key string, size int64) error
+	// remove deletes objects.
+	remove func(ctx context.Context, keys []string) error
 }
 
 // passed is what a pass found and did, in objects and bytes as they are stored.
-// Without dry, Deleted are gone.
 type passed struct {
-	Deleted   amount // nothing had needed them since before the grace period
-	Waiting   amount // condemned now or before, and within the grace period
-	Held      amount // unneeded but for a lease
-	Reprieved int    // objects that were condemned and turned out to be needed
-	Leases    int    // that are alive
+	Deleted   []string // or, with dry, what would be: nothing had needed them since before the grace period
+	Waiting   amount   // condemned now or before, and within the grace period
+	Held      amount   // unneeded but for a lease
+	Reprieved int      // objects that were condemned and turned out to be needed
+	Leases    int      // that are alive
 }
 
 type amount struct {
@@ -45,7 +44,7 @@ func (p *pass) run(ctx context.Context) (passed, error) {
 	// Whatever is late is left to the next pass: tombstones rely on that.
 	ctx, cancel := context.WithTimeout(ctx, p.l.times.pass)
 	defer cancel()
-	now, err := p.time(ctx)
+	now, err := p.l.stamp(ctx, clockKey)
 	if err != nil {
 		return done, err
 	}
@@ -95,39 +94,15 @@ func (p *pass) run(ctx context.Context) (passed, error) {
 	if p.dry {
 		return done, nil
 	}
-	return done, p.l.condemn(ctx, fresh)
-}
-
-// time is the origin's. A dry run, which writes nothing, has to take the latest
-// time that it can see.
-func (p *pass) time(ctx context.Context) (now time.Time, err error) {
-	if !p.dry {
-		now, _, err = p.l.now(ctx)
-		return now, err
+	if err := p.l.condemn(ctx, fresh); err != nil {
+		return done, err
 	}
-	for _, prefix := range []string{turnKey, leasePrefix, sentencePrefix} {
-		err = p.l.origin.List(ctx, prefix, func(o Object) error {
-			if o.Modified.After(now) {
-				now = o.Modified
-			}
-			return nil
-		})
-		if err != nil {
-			return now, err
-		}
-	}
-	// If this machine's clock is wrong, so is what is said; nothing is deleted by it.
-	if here := time.Now(); here.After(now) {
-		now = here
-	}
-	return now, nil
+	_, err = p.l.stamp(ctx, collectedKey)
+	return done, err
 }
 
 func (p *pass) claims(ctx context.Context, now time.Time) (claims, error) {
-	if p.dry {
-		now = time.Time{} // nothing is dead
-	}
-	return p.l.claims(ctx, now)
+	return p.l.claims(ctx, now, p.dry)
 }
 
 // execute does what is due on one sentence.
@@ -169,9 +144,7 @@ func (p *pass) execute(ctx context.Context, s *sentence, now time.Time, first cl
 	}
 	if p.dry {
 		done.count(waiting, held, reprieved)
-		for _, k := range append(doom, again...) {
-			done.Deleted.add(objects[k])
-		}
+		done.Deleted = append(append(done.Deleted, doom...), again...)
 		return nil
 	}
 	if len(stay) < len(s.Condemned) || len(again) > 0 {
@@ -183,12 +156,11 @@ func (p *pass) execute(ctx context.Context, s *sentence, now time.Time, first cl
 		if err != nil {
 			return err
 		}
-		for _, k := range append(doom, again...) {
-			if err := p.remove(ctx, k, objects[k]); err != nil {
-				return fault.Wrap(err, "delete", k)
-			}
-			done.Deleted.add(objects[k])
+		doom = append(doom, again...)
+		if err := p.remove(ctx, doom); err != nil {
+			return fault.Wrap(err, "delete", "what nobody needs")
 		}
+		done.Deleted = append(done.Deleted, doom...)
 	}
 	done.count(waiting, held, reprieved)
 	if len(s.Condemned) == 0 && len(doom) == 0 && len(again) == 0 {

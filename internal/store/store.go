@@ -29,6 +29,7 @@ type Options struct {
 	Keys   *seal.Keys
 	Sealed bool
 	Peers  Peers            // other machines; nil: none
+	Shared bool             // other processes may write to the origin, and delete from it
 	Now    func() time.Time // tells the epoch of what is sealed; nil: time.Now
 
 	ready func(context.Context) error // fails if nothing may be written yet; nil: it may
@@ -53,6 +54,8 @@ type Store struct {
 	index  *index
 	logged indexLog
 	holds  holds
+	ledger *ledger  // nil: the origin is this process's alone
+	placed sync.Map // blobs (Digest) that were put here: their keys (string)
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -67,8 +70,10 @@ type Store struct {
 		now        *loadRun // nil: none has begun
 	}
 
-	publish     sync.RWMutex  // shared: making an object visible; exclusive: deleting one
-	retain      sync.Mutex    // one Retain at a time
+	publish     sync.RWMutex // shared: making an object visible; exclusive: deleting one
+	collecting  sync.Mutex   // one Collect at a time
+	tenures     tenures
+	listed      atomic.Int64  // boottime when the last listing of all packs began, if loaded
 	origin      chan struct{} // slots for parallel reads
 	flights     flights
 	streams     streams
@@ -110,6 +115,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		origin:      make(chan struct{}, o.Parallel),
 		local:       make(chan struct{}),
 		prefetching: make(chan struct{}, prefetchers(o.Origin)),
+	}
+	if o.Shared {
+		s.ledger = &ledger{o.Origin, originTimes}
 	}
 	s.expected.packs, s.expected.turn = map[Digest]struct{}{}, make(chan struct{}, 1)
 	if err := os.MkdirAll(s.tmp, 0o700); err != nil {

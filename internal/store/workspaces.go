@@ -33,6 +33,7 @@ type WorkspacesOptions struct {
 	Cache   Cache  // of all workspaces; closed by its owner, after Close; nil: none
 	Peers   Peers  // nil: none
 	Keyring *seal.Keyring
+	Shared  bool // other machines may use the origin, too
 	Sealed  bool // what goes to the origin is sealed: whoever has the origin must not be able to read it
 	Log     *slog.Logger
 
@@ -193,7 +194,7 @@ func (w *Workspaces) store(workspace string) (*Store, error) {
 	r := &registration{w: w, workspace: workspace, keys: keys, done: newOnce()}
 	s, err := Open(context.Background(), Options{
 		Dir: filepath.Join(w.opts.Dir, workspace), Origin: Prefix(w.opts.Origin, workspace+"/"),
-		Cache: w.opts.Cache, Keys: keys, Sealed: w.opts.Sealed, Peers: w.opts.Peers,
+		Cache: w.opts.Cache, Keys: keys, Sealed: w.opts.Sealed, Peers: w.opts.Peers, Shared: w.opts.Shared,
 		Log: w.log.With("workspace", workspace), Now: w.opts.Now,
 		ReadTimeout: w.opts.ReadTimeout, Parallel: w.opts.Parallel, ready: r.check,
 	})

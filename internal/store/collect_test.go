@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,18 +14,36 @@ import (
 	"brisk.dev/brisk/internal/store/storetest"
 )
 
-func none(store.Digest) bool { return false }
+// names makes roots of digests, of packs or blobs.
+func names(keep ...store.Digest) store.CollectOptions {
+	return store.CollectOptions{Roots: func(context.Context) (store.Named, error) {
+		set := map[store.Digest]struct{}{}
+		for _, d := range keep {
+			set[d] = struct{}{}
+		}
+		return store.Named{Packs: set, Blobs: set}, nil
+	}}
+}
 
-func retain(t *testing.T, s *store.Store, keep ...store.Digest) store.Freed {
+// collect keeps what is named only.
+func collect(t *testing.T, s *store.Store, keep ...store.Digest) store.Collected {
 	t.Helper()
-	in := func(d store.Digest) bool {
-		return slices.Contains(keep, d)
-	}
-	freed, err := s.Retain(t.Context(), in, in)
+	o := names(keep...)
+	o.Dry = true
+	would, err := s.Collect(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return freed
+	o.Dry = false
+	did, err := s.Collect(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	would.Holds = did.Holds // a hold that was released ends in the background
+	if would != did {
+		t.Fatalf("the dry run says %+v, the run %+v", would, did)
+	}
+	return did
 }
 
 func blob(t *testing.T, s *store.Store, data string) store.Digest {
@@ -38,7 +55,7 @@ func blob(t *testing.T, s *store.Store, data string) store.Digest {
 	return d
 }
 
-func TestRetain(t *testing.T) {
+func TestCollect(t *testing.T) {
 	m := storetest.NewMemOrigin()
 	dir := t.TempDir()
 	s := storetest.With(t, store.Options{Dir: dir, Origin: m, Cache: storetest.NewMemCache()})
@@ -46,7 +63,7 @@ func TestRetain(t *testing.T) {
 	b, wb := storetest.Commit(t, s, storetest.Data(2, 5000))
 	blobA, blobB := blob(t, s, "a"), blob(t, s, "b")
 	wantRead(t, s, b[0], storetest.Data(2, 5000))
-	freed := retain(t, s, wa.Packs[0], blobA)
+	freed := collect(t, s, wa.Packs[0], blobA)
 	if freed.Packs != 1 || freed.Blobs != 1 || freed.Bytes <= wb.StoredBytes || freed.Bytes > wb.StoredBytes+50 {
 		t.Fatalf("%+v", freed)
 	}
@@ -66,7 +83,7 @@ func TestRetain(t *testing.T) {
 	if again.NewChunks != 1 || again.Packs[0] != wb.Packs[0] {
 		t.Fatalf("%+v", again)
 	}
-	retain(t, s, wa.Packs[0])
+	collect(t, s, wa.Packs[0])
 	s.Close()
 	s = storetest.With(t, store.Options{Dir: dir, Origin: m})
 	if !s.Has(a[0].Digest) || s.Has(b[0].Digest) {
@@ -85,7 +102,7 @@ func TestHold(t *testing.T) {
 	_, wNew := storetest.Commit(t, s, storetest.Data(1, 5000), storetest.Data(3, 5000))
 	newBlob := blob(t, s, "new")
 	blob(t, s, "old") // relied on again
-	if freed := retain(t, s); freed.Packs != 1 || freed.Blobs != 1 {
+	if freed := collect(t, s); freed.Packs != 1 || freed.Blobs != 1 {
 		t.Fatalf("%+v: want what was there before the hold and was not used since", freed)
 	}
 	if !s.Has(old[0].Digest) {
@@ -94,15 +111,15 @@ func TestHold(t *testing.T) {
 	_, _ = wOther, otherBlob
 	// A younger hold does not end the older's protection.
 	s.Hold()()
-	if freed := retain(t, s); freed.Packs != 0 || freed.Blobs != 0 {
+	if freed := collect(t, s); freed.Packs != 0 || freed.Blobs != 0 {
 		t.Fatalf("%+v", freed)
 	}
 	release()
 	release() // once is enough, twice is harmless
-	if freed := retain(t, s, wOld.Packs[0], newBlob); freed.Packs != 1 || freed.Blobs != 1 {
+	if freed := collect(t, s, wOld.Packs[0], newBlob); freed.Packs != 1 || freed.Blobs != 1 {
 		t.Fatalf("%+v", freed)
 	}
-	if freed := retain(t, s, wNew.Packs...); freed.Packs != 0 || freed.Blobs != 1 {
+	if freed := collect(t, s, wNew.Packs...); freed.Packs != 0 || freed.Blobs != 1 {
 		t.Fatalf("%+v", freed)
 	}
 	_ = oldBlob
@@ -116,11 +133,11 @@ func TestBatchHolds(t *testing.T) {
 	if err := b.Use(old[0]); err != nil {
 		t.Fatal(err)
 	}
-	if freed := retain(t, s); freed.Packs != 0 {
+	if freed := collect(t, s); freed.Packs != 0 {
 		t.Fatalf("%+v", freed)
 	}
 	b.Abort()
-	if freed := retain(t, s); freed.Packs != 1 {
+	if freed := collect(t, s); freed.Packs != 1 {
 		t.Fatalf("%+v", freed)
 	}
 }
@@ -138,24 +155,27 @@ func TestHoldBeforeCommit(t *testing.T) {
 	if got, err := b.Commit(t.Context()); err != nil || len(got.Packs) != 1 || got.Packs[0] != w.Packs[0] {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if freed := retain(t, s); freed.Packs != 0 || !s.Has(old[0].Digest) {
+	if freed := collect(t, s); freed.Packs != 0 || !s.Has(old[0].Digest) {
 		t.Fatalf("%+v", freed)
 	}
 	release()
-	if freed := retain(t, s); freed.Packs != 1 {
+	if freed := collect(t, s); freed.Packs != 1 {
 		t.Fatalf("%+v", freed)
 	}
 }
 
-// Retain asks what to keep after it has settled which holds count: an import that
+// Collect asks what to keep after it has settled which holds count: an import that
 // finishes in between is either held or known.
-func TestRetainAsksLate(t *testing.T) {
+func TestCollectAsksLate(t *testing.T) {
 	s := storetest.New(t)
 	_, w := storetest.Commit(t, s, storetest.Data(1, 5000))
 	release := s.Hold()
 	storetest.Commit(t, s, storetest.Data(2, 5000))
-	finish := sync.OnceFunc(release) // its manifest is durable, but not known to this Retain
-	freed, err := s.Retain(t.Context(), func(d store.Digest) bool { finish(); return d == w.Packs[0] }, none)
+	finish := sync.OnceFunc(release) // its manifest is durable, but not known to this Collect
+	o := names(w.Packs[0])
+	roots := o.Roots
+	o.Roots = func(ctx context.Context) (store.Named, error) { finish(); return roots(ctx) }
+	freed, err := s.Collect(t.Context(), o)
 	if err != nil || freed.Packs != 0 {
 		t.Fatalf("%+v, %v", freed, err)
 	}
@@ -163,7 +183,7 @@ func TestRetainAsksLate(t *testing.T) {
 
 // Damaged packs and foreign objects: the first go when nobody refers to them, the
 // second are not ours.
-func TestRetainDamaged(t *testing.T) {
+func TestCollectDamaged(t *testing.T) {
 	m := storetest.NewMemOrigin()
 	s := storetest.With(t, store.Options{Dir: t.TempDir(), Origin: m})
 	_, w := storetest.Commit(t, s, storetest.Data(1, 5000))
@@ -172,13 +192,13 @@ func TestRetainDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = storetest.With(t, store.Options{Dir: t.TempDir(), Origin: m})
-	if freed := retain(t, s, w.Packs[0]); freed.Packs != 0 {
+	if freed := collect(t, s, w.Packs[0]); freed.Packs != 0 {
 		t.Fatalf("%+v", freed)
 	}
 	if st := s.Stats(); st.UnreadablePacks != 1 {
 		t.Fatalf("%+v", st)
 	}
-	if freed := retain(t, s); freed.Packs != 1 || freed.Bytes != 100 {
+	if freed := collect(t, s); freed.Packs != 1 || freed.Bytes != 100 {
 		t.Fatalf("%+v", freed)
 	}
 	if keys := objects(t, m); len(keys) != 1 || keys[0] != "packs/README" {
@@ -188,7 +208,7 @@ func TestRetainDamaged(t *testing.T) {
 
 // Imports and removals at once, under the race detector: an image whose manifest
 // is there can be read, always; when all are removed, nothing is left.
-func TestRetainStress(t *testing.T) {
+func TestCollectStress(t *testing.T) {
 	m := storetest.NewMemOrigin()
 	s := storetest.With(t, store.Options{Dir: t.TempDir(), Origin: m})
 	type image struct {
@@ -199,24 +219,20 @@ func TestRetainStress(t *testing.T) {
 	}
 	var mu sync.Mutex
 	images := map[int]image{}
-	roots := func() (map[store.Digest]bool, map[store.Digest]bool) {
+	roots := func(context.Context) (store.Named, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		packs, blobs := map[store.Digest]bool{}, map[store.Digest]bool{}
+		n := store.Named{Packs: map[store.Digest]struct{}{}, Blobs: map[store.Digest]struct{}{}}
 		for _, im := range images {
 			for _, p := range im.packs {
-				packs[p] = true
+				n.Packs[p] = struct{}{}
 			}
-			blobs[im.blob] = true
+			n.Blobs[im.blob] = struct{}{}
 		}
-		return packs, blobs
+		return n, nil
 	}
 	collect := func() {
-		both := sync.OnceValues(roots)
-		_, err := s.Retain(t.Context(),
-			func(d store.Digest) bool { p, _ := both(); return p[d] },
-			func(d store.Digest) bool { _, b := both(); return b[d] })
-		if err != nil {
+		if _, err := s.Collect(t.Context(), store.CollectOptions{Roots: roots}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -332,9 +348,8 @@ func TestCrashAtEveryStep(t *testing.T) {
 			_, err := s.PutBlob(t.Context(), []byte("second"))
 			return err
 		}()
-		keep := func(d store.Digest) bool { return d == wFirst.Packs[0] || d == blobFirst }
 		if err == nil {
-			_, err = s.Retain(t.Context(), keep, keep)
+			_, err = s.Collect(t.Context(), names(wFirst.Packs[0], blobFirst))
 		}
 		if err != nil && !errors.Is(err, died) {
 			t.Fatal(err)
@@ -360,7 +375,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 			s.Close()
 		}
 		s = storetest.With(t, store.Options{Dir: dir, Origin: m})
-		if _, err := s.Retain(t.Context(), keep, keep); err != nil {
+		if _, err := s.Collect(t.Context(), names(wFirst.Packs[0], blobFirst)); err != nil {
 			t.Fatal(err)
 		}
 		if keys := objects(t, m); len(keys) != 2 {
