@@ -68,6 +68,10 @@ fuzz: setup-build ## fuzz each decoder for FUZZTIME (default 10s)
 bench-cold: setup-run brisk ## measure cold starts against bare runsc; writes bench/results/cold.json (root)
 	@go run ./bench/cold
 
+.PHONY: bench-images
+bench-images: setup-run brisk ## measure images against extracted files and tar; writes bench/results/images.json (root)
+	@go run ./bench/images
+
 .PHONY: runsc
 runsc: ## leave the pinned runsc in bin/runsc (two minutes, once)
 	@$(SETUP) runsc

@@ -2,11 +2,11 @@
 # test.sh [STAGE...]: runs the stages that are named, or all, one after another,
 # to the end even if one fails, and ends with the sum.
 #
-#   lint    golangci-lint, with formatting
-#   go      the Go tests, with the race detector
+#   lint      golangci-lint, with formatting
+#   go        the Go tests, with the race detector
 #   fidelity  images against what other tools make of them
-#   python  the SDK: ruff, mypy, pytest
-#   e2e     the built bin/brisk from outside: Go's and the SDK's end-to-end tests
+#   python    the SDK: ruff, mypy, pytest
+#   e2e       the built bin/brisk from outside: Go's and the SDK's end-to-end tests
 #
 # What is needed has been put there by setup.sh. Exit status: 0, or 1 when
 # something failed.

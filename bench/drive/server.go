@@ -72,8 +72,11 @@ func (s *Server) Down() error {
 func (s *Server) PID() int { return s.cmd.Process.Pid }
 
 // RSS is the server's resident memory in bytes.
-func (s *Server) RSS() (int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+func (s *Server) RSS() (int64, error) { return RSS(s.PID()) }
+
+// RSS is a process's resident memory in bytes.
+func RSS(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
@@ -83,7 +86,7 @@ func (s *Server) RSS() (int64, error) {
 			return kb << 10, nil
 		}
 	}
-	return 0, fmt.Errorf("no VmRSS of the server")
+	return 0, fmt.Errorf("process %d has no VmRSS", pid)
 }
 
 // Settle waits until nothing is alive but the given number of created sandboxes:
