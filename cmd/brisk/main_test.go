@@ -280,6 +280,10 @@ func TestStoreStats(t *testing.T) {
 	code, out, err := brisk(nil, "store", "stats", "--data", data)
 	require.Equal(t, 0, code, err)
 	require.Contains(t, out, "images       2 with 3.0 GiB of files\norigin       1.0 GiB, 7 packs\n")
+	require.Contains(t, originText(api.StoreStats{Packs: 7, OriginBytes: 1 << 30, Origin: api.Origin{URL: "s3://team", Up: true, Requests: 1000, Failures: 3, Retries: 2, Hedges: 1}}),
+		"1.0 GiB, 7 packs in s3://team; 1,000 requests, 3 failed, 2 again, 1 doubled")
+	require.Equal(t, "s3://team does not answer: connection refused. Is it up?",
+		originText(api.StoreStats{Origin: api.Origin{URL: "s3://team", Error: "connection refused", Hint: "Is it up?"}}))
 	code, out, _ = brisk(nil, "store", "stats", "--data", data, "--json")
 	require.Equal(t, 0, code)
 	require.Contains(t, out, `"packs": 7`)

@@ -23,7 +23,8 @@ need a server start one by themselves; that one goes when it has been idle for
 Exit status: 0 after an orderly end, 2 if another server uses the data
 directory, 6 if the machine lacks something.`,
 		Example: `  brisk up
-  brisk up --data /srv/brisk`,
+  brisk up --data /srv/brisk
+  brisk up --store 's3://team-images/brisk?region=eu-west-1'`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			o.Data, o.Foreground = a.data, !background
@@ -32,6 +33,7 @@ directory, 6 if the machine lacks something.`,
 	}
 	f := c.Flags()
 	f.StringVar(&o.Runsc, "runsc", "", "`path` of the runsc binary; also $BRISK_RUNSC (default beside brisk, in /usr/local/lib/brisk, in the PATH)")
+	f.StringVar(&o.Store, "store", os.Getenv("BRISK_STORE"), "`place` where images are kept: a directory, or s3://BUCKET/PREFIX?endpoint=URL&region=NAME; remembered; also $BRISK_STORE (default in the data directory)")
 	f.StringVar(&o.Node, "node", "", "`name` of this machine in records (default its host name)")
 	f.DurationVar(&o.IdleExit, "idle-exit", 0, "end after this `time` without calls, instances and clients, such as 15m (default never)")
 	f.IntVar(&o.Pool, "pool", server.DefaultPool, "`number` of sandboxes created beforehand for each function with a snapshot; -1 = none")

@@ -145,9 +145,28 @@ type StoreStats struct {
 	Images      int64    `json:"images"`
 	ImageBytes  int64    `json:"image_bytes"`  // of all images' files, counted as often as images have them
 	Packs       int64    `json:"packs"`        // at the origin
-	OriginBytes int64    `json:"origin_bytes"` // of everything at the origin
+	OriginBytes int64    `json:"origin_bytes"` // of everything at the origin; like Packs, 0 if it does not answer
+	Origin      Origin   `json:"origin"`
 	Cache       CacheUse `json:"cache"`
 	DiskFree    int64    `json:"disk_free"` // where DATA lies
+}
+
+// Origin is where the store is, and how it does. The counts, since the server
+// started, are of origins that are reached over a network.
+type Origin struct {
+	URL   string `json:"url"` // or a directory; no secrets
+	Up    bool   `json:"up"`
+	Error string `json:"error,omitempty"` // why it does not answer, or did not the last time
+	Hint  string `json:"hint,omitempty"`
+
+	Requests  int64 `json:"requests,omitempty"`
+	ReadBytes int64 `json:"read_bytes,omitempty"`
+	Failures  int64 `json:"failures,omitempty"`   // requests without an answer
+	Denied    int64 `json:"denied,omitempty"`     // requests that were refused for want of good credentials
+	Retries   int64 `json:"retries,omitempty"`    // requests again after a failure
+	Hedges    int64 `json:"hedges,omitempty"`     // second requests because the first was slow
+	HedgesWon int64 `json:"hedges_won,omitempty"` // that answered first
+	Merged    int64 `json:"merged,omitempty"`     // reads that a neighbour's request served
 }
 
 // CacheUse is what the machine's cache holds, and counts since the server started.

@@ -46,6 +46,14 @@ type Options struct {
 	DataDir string // where state is kept; it need not exist yet
 	RunDir  string // where sockets and mounts are; it need not exist yet
 	Runsc   string // path of the runsc to use; "" = none was found
+	Store   Store
+}
+
+// Store is where images are kept.
+type Store struct {
+	Place string                          // a directory or a URL without secrets; "" = in DataDir
+	Try   func(ctx context.Context) error // finds out whether it can be used; nil = it is not known where it is
+	Err   error                           // why it is not known
 }
 
 // Check looks at the machine. It stops early, with fewer results, only when ctx
@@ -79,7 +87,7 @@ func (m *machine) check(ctx context.Context, o Options) []Result {
 		m.root, m.architecture, m.kernel, m.erofs, m.fuse, m.loop,
 		m.cgroups, m.userNamespaces, m.networkNamespaces, m.firewall, m.forwarding, m.uplink,
 		m.runsc, m.kvm, m.python, m.mmdebstrap,
-		m.memory, m.dataDir, m.runDir,
+		m.memory, m.dataDir, m.store, m.runDir,
 	}
 	var results []Result
 	for _, c := range checks {

@@ -81,7 +81,7 @@ func TestHealthyMachine(t *testing.T) {
 		assert.Empty(t, r.Fix, r.Name)
 		assert.NotEmpty(t, r.Detail, r.Name)
 	}
-	assert.Len(t, results, 19)
+	assert.Len(t, results, 20)
 	assert.NoError(t, Err(results))
 }
 
@@ -276,4 +276,19 @@ func namespace(t *testing.T) string {
 	ns, err := os.Readlink("/proc/self/ns/net")
 	require.NoError(t, err)
 	return ns
+}
+
+func TestStore(t *testing.T) {
+	m := healthy(t)
+	o := options
+	o.Store = Store{Place: "s3://team", Try: func(context.Context) error { return nil }}
+	assert.Equal(t, ok("store", "s3://team"), m.store(context.Background(), o))
+	o.Store.Try = func(context.Context) error {
+		return fault.New(fault.Unavailable, "connection refused").WithHint("Is it up?")
+	}
+	assert.Equal(t, fail("store", "Is it up?", "connection refused"), m.store(context.Background(), o))
+	o.Store = Store{Err: errors.New("no URL")}
+	r := m.store(context.Background(), o)
+	assert.Equal(t, []any{Fail, "no URL"}, []any{r.Status, r.Detail})
+	assert.NotEmpty(t, r.Fix)
 }

@@ -1,12 +1,16 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"brisk.dev/brisk/internal/fault"
 )
 
 const (
@@ -105,6 +109,26 @@ func (m *machine) dataDir(_ context.Context, o Options) Result {
 		return warn(name, "Name a directory on a disk with --data.", "%s is in memory, and gone at the next boot", o.DataDir)
 	}
 	return ok(name, "%s: %s free", o.DataDir, size(left))
+}
+
+// storeTime bounds the look at a bucket.
+const storeTime = 10 * time.Second
+
+func (m *machine) store(ctx context.Context, o Options) Result {
+	const name = "store"
+	err := o.Store.Err
+	if err == nil && o.Store.Try != nil {
+		ctx, cancel := context.WithTimeout(ctx, storeTime)
+		defer cancel()
+		err = o.Store.Try(ctx)
+	}
+	switch {
+	case err != nil:
+		return fail(name, cmp.Or(fault.HintOf(err), "Look at the store, or name another with --store and --data."), "%s", oneLine(err))
+	case o.Store.Place == "":
+		return ok(name, "in the data directory")
+	}
+	return ok(name, "%s", o.Store.Place)
 }
 
 func (m *machine) runDir(_ context.Context, o Options) Result {

@@ -68,8 +68,14 @@ func refuseForeign(dir string) error {
 	return nil
 }
 
-func writeVersion(dir string) (err error) {
-	f, err := os.CreateTemp(dir, ".version-")
+func writeVersion(dir string) error {
+	return writeDurably(filepath.Join(dir, "version"), []byte(dataVersion))
+}
+
+// writeDurably makes a small file, or replaces it, in one step that survives.
+func writeDurably(path string, b []byte) (err error) {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-")
 	if err != nil {
 		return err
 	}
@@ -79,13 +85,13 @@ func writeVersion(dir string) (err error) {
 			_ = os.Remove(f.Name())
 		}
 	}()
-	if _, err := f.WriteString(dataVersion); err != nil {
+	if _, err := f.Write(b); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), filepath.Join(dir, "version")); err != nil {
+	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
 	d, err := os.Open(dir)

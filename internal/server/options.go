@@ -21,10 +21,11 @@ type Options struct {
 	Verbose    bool          // log debug messages
 	IdleExit   time.Duration // end when nobody has needed the server for so long; 0 = never
 
-	Compat bool  // do what kernels before 6.12 and 6.9 need, though this one is newer
-	Pool   int   // sandboxes created beforehand for each function with a snapshot; 0 = DefaultPool, negative = none
-	NoFill bool  // fetch only what is read of images, and not the rest after something started
-	Cache  int64 // bytes that the chunk cache may take; 0 = a part of the disk
+	Store  string // where images are kept: a directory or s3://BUCKET; "" = where they were, or in Data
+	Compat bool   // do what kernels before 6.12 and 6.9 need, though this one is newer
+	Pool   int    // sandboxes created beforehand for each function with a snapshot; 0 = DefaultPool, negative = none
+	NoFill bool   // fetch only what is read of images, and not the rest after something started
+	Cache  int64  // bytes that the chunk cache may take; 0 = a part of the disk
 
 	// Ready is called once: with nil when the socket answers, else with the reason
 	// why it never will.

@@ -16,7 +16,7 @@ import (
 type storeAPI struct {
 	data   string
 	images *image.Images
-	origin store.Origin
+	origin *origin
 	store  *store.Store
 	cache  store.Cache
 }
@@ -34,16 +34,17 @@ func (a *storeAPI) StoreStats(ctx context.Context) (s api.StoreStats, err error)
 			s.ImageBytes += i.Manifest.Bytes
 		}
 	}
-	err = a.origin.List(ctx, "", func(o store.Object) error {
+	unreachable := a.origin.List(ctx, "", func(o store.Object) error {
 		s.OriginBytes += o.Size
 		if strings.HasPrefix(o.Key, "packs/") {
 			s.Packs++
 		}
 		return nil
 	})
-	if err != nil {
-		return s, err
+	if unreachable != nil { // what is local is worth knowing all the same
+		s.OriginBytes, s.Packs = 0, 0
 	}
+	s.Origin = a.origin.state(unreachable)
 	c := a.cache.Stats()
 	s.Cache = api.CacheUse{
 		Chunks: c.Chunks, Bytes: c.Bytes, Limit: c.Limit,

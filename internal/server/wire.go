@@ -52,10 +52,11 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	}
 
 	// Bytes.
-	origin, err := store.OpenDir(data("store"))
+	origin, err := openOrigin(ctx, p, o.Store, part("origin"))
 	if err != nil {
 		return nil, err
 	}
+	built.later("origin", func(context.Context) error { origin.close(); return nil })
 	limit := o.Cache
 	if limit == 0 {
 		limit = cacheLimit(p.Data)
@@ -65,7 +66,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 		return nil, err
 	}
 	built.later("cache", func(context.Context) error { return cache.Close() })
-	chunks, err := store.Open(ctx, store.Options{Dir: data("cache", "packs"), Origin: origin, Cache: cache, Log: part("store")})
+	chunks, err := store.Open(ctx, store.Options{Dir: data("cache", "packs"), Origin: origin.Origin, Cache: cache, Log: part("store")})
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	// Images. What is mounted is known only to the node, which comes later.
 	var machine *node.Node
 	images, err := image.Open(ctx, image.Options{
-		Dir: data("images"), Store: chunks, Origin: origin, Log: part("images"),
+		Dir: data("images"), Store: chunks, Origin: origin.Origin, Log: part("images"),
 		InUse: func(d store.Digest) bool { return machine.InUse(d.String()) },
 	})
 	if err != nil {

@@ -20,8 +20,6 @@ const SharedWorkspace = "shared"
 
 // Objects at the root of an origin. No workspace's name has capital letters.
 const (
-	originVersionKey = "VERSION"
-	originVersion    = "brisk store 1\n"
 	workspacesPrefix = "WORKSPACES/"
 	workspacePlain   = "brisk workspace 1 plain\n"
 )
@@ -88,15 +86,7 @@ func silent(err error) bool {
 // check makes sure that the origin is one that this Brisk knows, and marks a new one.
 func (w *Workspaces) check(ctx context.Context) error {
 	return w.version.do(ctx, func() error {
-		have, err := w.mark(ctx, originVersionKey, originVersion)
-		if err != nil {
-			return fault.Wrap(err, "open", "origin")
-		}
-		if have != originVersion {
-			return fault.New(fault.Machine, "the origin has the format %q, this Brisk knows %q", strings.TrimSpace(have), strings.TrimSpace(originVersion)).
-				WithHint("Use the version of Brisk that made it, or another bucket or directory.")
-		}
-		return nil
+		return CheckVersion(ctx, w.opts.Origin)
 	})
 }
 
@@ -124,20 +114,6 @@ func (o once) do(ctx context.Context, fn func() error) error {
 	err := fn()
 	o.done.Store(err == nil)
 	return err
-}
-
-// mark gives the content of a small object that is written once, and writes it if it is not there.
-func (w *Workspaces) mark(ctx context.Context, key, content string) (string, error) {
-	for range recordTries {
-		b, _, err := w.opts.Origin.Get(ctx, key, 4096)
-		if !fault.Is(err, fault.NotFound) {
-			return string(b), err
-		}
-		if _, err = w.opts.Origin.Swap(ctx, key, "", []byte(content)); !fault.Is(err, fault.Exists) {
-			return content, err
-		}
-	}
-	return "", fault.New(fault.Unavailable, "%s comes and goes", key)
 }
 
 // Store gives a workspace's store, which is opened once and closed by Close. A
@@ -258,7 +234,7 @@ func (r *registration) check(ctx context.Context) error {
 		if r.w.opts.Sealed {
 			want = fmt.Sprintf("brisk workspace 1 sealed %s\n", r.keys.ID())
 		}
-		have, err := r.w.mark(ctx, workspacesPrefix+r.workspace, want)
+		have, err := mark(ctx, r.w.opts.Origin, workspacesPrefix+r.workspace, want)
 		if err != nil {
 			return fault.Wrap(err, "open workspace", r.workspace)
 		}
