@@ -138,15 +138,15 @@ func notTar(err error) error {
 func tarError(err error) error {
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return fault.New(fault.Corrupt, "the tar archive ends too early: it is truncated")
+		return fault.New(fault.Invalid, "the tar archive ends too early: it is truncated")
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, tar.ErrFieldTooLong):
-		return fault.New(fault.Corrupt, "the tar archive is damaged: %w", err)
+		return fault.New(fault.Invalid, "the tar archive is damaged: %w", err)
 	}
 	return err
 }
 
 // tarEnd passes a tar stream on and makes an end without the block of zeros that
-// ends an archive an error, Corrupt. Package tar takes a file that stops between
+// ends an archive an error, Invalid. Package tar takes a file that stops between
 // two members for a whole one.
 type tarEnd struct {
 	r     io.Reader
@@ -165,7 +165,7 @@ func (e *tarEnd) Read(p []byte) (int, error) {
 		}
 	}
 	if err == io.EOF && !e.zeros {
-		err = fault.New(fault.Corrupt, "the tar archive ends too early: it is truncated")
+		err = fault.New(fault.Invalid, "the tar archive ends too early: it is truncated")
 	}
 	return n, err
 }

@@ -48,7 +48,7 @@ func openZstd(r io.Reader) (io.ReadCloser, error) {
 
 // plain gives the uncompressed bytes of r, and the name of the compression, ""
 // if there was none. The caller closes the reader, which leaves r open.
-// Damaged data is of class Corrupt when it is read.
+// Damaged data is of class Invalid when it is read.
 func plain(r io.Reader) (io.ReadCloser, string, error) {
 	buffered := bufio.NewReaderSize(r, 256<<10)
 	head, err := buffered.Peek(magicLength)
@@ -94,9 +94,9 @@ func damaged(compression string, err error) error {
 	case errors.As(err, &classed):
 		return err
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
-		return fault.New(fault.Corrupt, "the %s data ends too early: the file is truncated", compression)
+		return fault.New(fault.Invalid, "the %s data ends too early: the file is truncated", compression)
 	case fault.ClassOf(err) != fault.Internal:
 		return err
 	}
-	return fault.New(fault.Corrupt, "the %s data is damaged: %w", compression, err)
+	return fault.New(fault.Invalid, "the %s data is damaged: %w", compression, err)
 }

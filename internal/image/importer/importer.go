@@ -107,8 +107,8 @@ const (
 type Progress func(done, total int64)
 
 // Import makes an image of what lies at a path. Errors: NotFound if nothing is
-// there; Invalid if it is no image, or none that can be used; Corrupt if it is
-// damaged or cut off; DiskFull; Cancelled.
+// there; Invalid if it is no image, or none that can be used, or cut off; Corrupt if
+// its parts do not match their digests; DiskFull; Cancelled.
 func (im *Importer) Import(ctx context.Context, r Request, progress Progress) (Report, error) {
 	began := time.Now()
 	report, err := im.open(ctx, r, progress)

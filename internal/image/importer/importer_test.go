@@ -543,15 +543,15 @@ func TestHostileInput(t *testing.T) {
 		{"gzipped text", write(t, gzipped(t, []byte("hello"))), fault.Invalid, "it is neither a tar archive nor a directory"},
 		{"xz", write(t, append([]byte{0xfd, '7', 'z', 'X', 'Z', 0}, random...)), fault.Invalid, "it is compressed with xz, which Brisk does not read"},
 		{"zip", write(t, append([]byte("PK\x03\x04"), random...)), fault.Invalid, "it is compressed with zip, which Brisk does not read"},
-		{"damaged gzip", write(t, flipped), fault.Corrupt, "the gzip data is damaged"},
+		{"damaged gzip", write(t, flipped), fault.Invalid, "the gzip data is damaged"},
 		{"path above the root", write(t, makeTar(t, entry{name: "a"}, entry{name: "../../etc/passwd", data: "x"})), fault.Invalid, "../../etc/passwd"},
 		{"path above the root in the middle", write(t, makeTar(t, entry{name: "a/../../b", data: "x"})), fault.Invalid, "a/../../b"},
 		{"hard link out of the root", write(t, makeTar(t, entry{name: "a"}, entry{name: "b", link: "../../etc/passwd", hard: true})), fault.Invalid, "hard link to"},
 		{"hard link to a file of the host", write(t, makeTar(t, entry{name: "a"}, entry{name: "b", link: "/etc/passwd", hard: true})), fault.Invalid, "there is no such file"},
 		{"a petabyte of hole", write(t, sparseTar(1<<50)), fault.Invalid, "exceed"},
-		{"docker archive without its end", write(t, docker[:len(docker)/2]), fault.Corrupt, "truncated"},
+		{"docker archive without its end", write(t, docker[:len(docker)/2]), fault.Invalid, "truncated"},
 		{"layer missing", layout(func(d string) { os.Remove(blob(d, layer0)) }), fault.Corrupt, "its layer 1, " + layer0.String() + ", is missing"},
-		{"layer cut off", layout(func(d string) { os.Truncate(blob(d, layer0), 100) }), fault.Corrupt, "should have"},
+		{"layer cut off", layout(func(d string) { os.Truncate(blob(d, layer0), 100) }), fault.Invalid, "should have"},
 		{"layer changed", layout(func(d string) { flip(t, blob(d, layer0)) }), fault.Corrupt, "its content should have the digest " + layer0.String()},
 		{"manifest changed", layout(func(d string) { flip(t, blob(d, must(img.Digest()))) }), fault.Corrupt, "its manifest should have the digest"},
 		{"configuration changed", layout(func(d string) { flip(t, blob(d, must(img.ConfigName()))) }), fault.Corrupt, "its configuration should have the digest"},
@@ -573,7 +573,7 @@ func TestHostileInput(t *testing.T) {
 	for n := 20; n < len(gz); n += 9973 {
 		cases = append(cases, c{fmt.Sprintf("tar.gz cut at %d", n), write(t, gz[:n]), "", ""})
 	}
-	cases = append(cases, c{"tar.gz without its last byte", write(t, gz[:len(gz)-1]), fault.Corrupt, "truncated"})
+	cases = append(cases, c{"tar.gz without its last byte", write(t, gz[:len(gz)-1]), fault.Invalid, "truncated"})
 	for n := 512; n < len(docker)-1024; n += 7777 {
 		cases = append(cases, c{fmt.Sprintf("docker cut at %d", n), write(t, docker[:n]), "", ""})
 	}

@@ -316,7 +316,7 @@ func fromManifest(ctx context.Context, s imageSource, raw []byte, digest v1.Hash
 			return nil, err
 		}
 		if d.Size > 0 && size != d.Size {
-			return nil, fault.New(fault.Corrupt, "its layer %d, %s, should have %d bytes and has %d", i+1, d.Digest, d.Size, size)
+			return nil, fault.New(fault.Invalid, "its layer %d, %s, should have %d bytes and has %d", i+1, d.Digest, d.Size, size)
 		}
 		c.layers = append(c.layers, layer{open: open, size: size, digest: d.Digest, diffID: diffIDs[i], mediaType: d.MediaType})
 	}
