@@ -23,7 +23,7 @@ func validAddress(s string) bool {
 		return !ip.IsUnspecified()
 	}
 	return !strings.ContainsFunc(host, func(r rune) bool {
-		return !(r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
+		return r != '-' && r != '.' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	})
 }
 
