@@ -213,3 +213,47 @@ func TestForeignLedger(t *testing.T) {
 		}
 	}
 }
+
+// What a machine reads stays, although nothing names it any more.
+func TestSharedUse(t *testing.T) {
+	o := newShared()
+	a, b := o.machine(t), o.machine(t)
+	chunks, w := storetest.Commit(t, a, storetest.Data(1, 5000))
+	meta := blob(t, a, "meta")
+	release := a.Use(w.Packs, []store.Digest{meta})
+	eventually(t, func() bool { return len(o.leases(t)) == 1 })
+	if got := collect(t, b); got.Held != 2 || got.Waiting != 0 {
+		t.Fatalf("%+v", got)
+	}
+	again := a.Use(w.Packs, nil)
+	release()
+	release()
+	wantRead(t, a, chunks[0], storetest.Data(1, 5000))
+	again()
+	eventually(t, func() bool { return len(o.leases(t)) == 0 })
+	if got := collect(t, b); got.Held != 0 || got.Waiting != 2 {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// leases lists those of uses.
+func (s *shared) leases(t *testing.T) (l []string) {
+	t.Helper()
+	for _, k := range objects(t, s.MemOrigin) {
+		if strings.HasPrefix(k, "holds/") {
+			if b, _, err := s.Get(t.Context(), k, 1<<20); err == nil && strings.Contains(string(b), `"uses"`) {
+				l = append(l, k)
+			}
+		}
+	}
+	return l
+}
+
+func eventually(t *testing.T, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it never happens")
+		}
+	}
+}

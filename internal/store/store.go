@@ -73,6 +73,7 @@ type Store struct {
 	publish     sync.RWMutex // shared: making an object visible; exclusive: deleting one
 	collecting  sync.Mutex   // one Collect at a time
 	tenures     tenures
+	uses        uses
 	listed      atomic.Int64  // boottime when the last listing of all packs began, if loaded
 	origin      chan struct{} // slots for parallel reads
 	flights     flights
