@@ -10,6 +10,7 @@ import (
 	"brisk.dev/brisk/internal/image/memo"
 	"brisk.dev/brisk/internal/lazyfs"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/seal"
 	"brisk.dev/brisk/internal/store/slab"
 )
 
@@ -17,7 +18,6 @@ import (
 type machine struct {
 	dir    string
 	slab   *slab.Slab
-	store  *store.Store
 	images *image.Images
 	memo   *memo.Memo
 	fs     *lazyfs.FS
@@ -51,11 +51,16 @@ func newMachine(o options) (_ *machine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if m.store, err = store.Open(o.ctx, store.Options{Dir: at("local"), Origin: origin, Cache: m.slab}); err != nil {
+	keys, err := seal.OpenKeyring(at("keys"))
+	if err != nil {
 		return nil, err
 	}
-	m.later(m.store.Close)
-	if m.images, err = image.Open(o.ctx, image.Options{Dir: at("images"), Store: m.store, Origin: origin}); err != nil {
+	stores, err := store.OpenWorkspaces(o.ctx, store.WorkspacesOptions{Dir: at("local"), Origin: origin, Cache: m.slab, Keyring: keys})
+	if err != nil {
+		return nil, err
+	}
+	m.later(stores.Close)
+	if m.images, err = image.Open(o.ctx, image.Options{Dir: at("images"), Stores: stores}); err != nil {
 		return nil, err
 	}
 	if m.memo, err = memo.Open(at("memo")); err != nil {
@@ -82,7 +87,7 @@ func (m *machine) close() error {
 
 // imports an image of what lies at a path.
 func (m *machine) imports(o options, path string) (importer.Report, error) {
-	im := &importer.Importer{Images: m.images, Store: m.store, Memo: m.memo, TempDir: filepath.Join(m.dir, "temp")}
+	im := &importer.Importer{Images: m.images, Memo: m.memo, TempDir: filepath.Join(m.dir, "temp")}
 	return im.Import(o.ctx, importer.Request{Path: path, Workspace: image.DefaultWorkspace, Name: "bench"}, nil)
 }
 

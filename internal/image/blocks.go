@@ -27,7 +27,7 @@ type Blocks struct {
 	read    func(ctx context.Context, c store.Chunk, dst []byte) (store.Tier, error)
 	recent  [recentChunks]recentChunk
 	free    sync.Pool // of *[]byte, ChunkSize long
-	stats   struct{ originBytes, originChunks, cacheBytes, cacheChunks atomic.Int64 }
+	stats   struct{ originBytes, originChunks, peerBytes, peerChunks, cacheBytes, cacheChunks atomic.Int64 }
 	failed  atomic.Pointer[error]
 }
 
@@ -44,6 +44,7 @@ type recentChunk struct {
 // counted again.
 type BlockStats struct {
 	OriginBytes, OriginChunks int64
+	PeerBytes, PeerChunks     int64
 	CacheBytes, CacheChunks   int64
 }
 
@@ -70,6 +71,7 @@ func (b *Blocks) Stats() BlockStats {
 	s := &b.stats
 	return BlockStats{
 		OriginBytes: s.originBytes.Load(), OriginChunks: s.originChunks.Load(),
+		PeerBytes: s.peerBytes.Load(), PeerChunks: s.peerChunks.Load(),
 		CacheBytes: s.cacheBytes.Load(), CacheChunks: s.cacheChunks.Load(),
 	}
 }
@@ -166,6 +168,9 @@ func (b *Blocks) load(ctx context.Context, c store.Chunk, dst []byte) error {
 	case tier == store.FromCache:
 		b.stats.cacheBytes.Add(int64(c.Size))
 		b.stats.cacheChunks.Add(1)
+	case tier == store.FromPeer:
+		b.stats.peerBytes.Add(int64(c.Size))
+		b.stats.peerChunks.Add(1)
 	default:
 		b.stats.originBytes.Add(int64(c.Size))
 		b.stats.originChunks.Add(1)

@@ -23,9 +23,13 @@ func (s *Images) Extend(ctx context.Context, parent *Image, layer io.Reader, opt
 	if err != nil {
 		return nil, Result{}, err
 	}
-	release := s.opt.Store.Hold()
+	st, err := s.Store(workspace)
+	if err != nil {
+		return nil, Result{}, err
+	}
+	release := st.Hold()
 	defer release()
-	batch := s.opt.Store.Begin(ctx)
+	batch := st.Begin(ctx)
 	defer batch.Abort() // of no effect after Write
 	if _, err := t.ApplyTar(ctx, layer, batch, opt); err != nil {
 		return nil, Result{}, fault.Wrap(err, "add a layer to image", parent.Digest.Short())

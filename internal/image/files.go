@@ -1,15 +1,12 @@
 package image
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
 )
 
@@ -78,73 +75,4 @@ func sweep(dir string) error {
 		}
 	}
 	return err
-}
-
-// Manifests at the origin, where other machines find them.
-const originRoot = "manifests/"
-
-func originPrefix(workspace string) string { return originRoot + workspace + "/" }
-
-func originKey(workspace string, d store.Digest) string { return originPrefix(workspace) + d.String() }
-
-func (s *Images) putOrigin(ctx context.Context, workspace string, d store.Digest, b []byte, replace bool) error {
-	if s.opt.Origin == nil {
-		return nil
-	}
-	key := originKey(workspace, d)
-	if replace {
-		// If we die before the Put, Open makes up for it.
-		if err := s.opt.Origin.Delete(ctx, key); err != nil {
-			return err
-		}
-	}
-	return s.opt.Origin.Put(ctx, key, bytes.NewReader(b))
-}
-
-// parseAs reads the manifest of the image d.
-func parseAs(b []byte, d store.Digest) (*Manifest, error) {
-	m, err := ParseManifest(b)
-	if err == nil && m.Digest() != d {
-		err = fault.New(fault.Corrupt, "it is the manifest of another image, %s", m.Digest().Short())
-	}
-	return m, err
-}
-
-// readManifest reads the local manifest of an image or, if that is missing or
-// damaged, the origin's. A damaged one is healed by that; a missing one stays
-// missing, since not every image of the origin is one of this machine's.
-func (s *Images) readManifest(ctx context.Context, workspace string, d store.Digest) (*Manifest, error) {
-	path := s.manifestPath(workspace, d)
-	b, err := os.ReadFile(path)
-	var m *Manifest
-	if err == nil {
-		if m, err = parseAs(b, d); err == nil {
-			return m, nil
-		}
-		s.log.Warn("the local copy of a manifest is damaged", "image", d.Short(), "error", err)
-	}
-	here := err
-	if s.opt.Origin == nil {
-		return nil, fault.Wrap(here, "read manifest", d.Short())
-	}
-	b, err = s.getOrigin(ctx, originKey(workspace, d))
-	if err == nil {
-		m, err = parseAs(b, d)
-	}
-	switch {
-	case err == nil && fault.Is(here, fault.NotFound):
-		return m, nil
-	case err == nil:
-		return m, publish(path, b)
-	case fault.Is(err, fault.NotFound) && fault.Is(here, fault.NotFound):
-		return nil, fault.Wrap(err, "read manifest", d.Short())
-	case fault.Is(err, fault.NotFound):
-		err = here // it is damaged here and absent there
-	}
-	return nil, fault.Wrap(noCopy(err), "read manifest", d.Short())
-}
-
-func (s *Images) getOrigin(ctx context.Context, key string) ([]byte, error) {
-	b, _, err := s.opt.Origin.Get(ctx, key, maxManifest)
-	return b, err
 }

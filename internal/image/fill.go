@@ -58,7 +58,7 @@ func (i *Image) Fill(ctx context.Context, cache store.Cache) (complete bool, err
 		if now := cache.Stats(); !roomy(now) || now.Evicted > before.Evicted || now.Refused > before.Refused {
 			return false, nil
 		}
-		if _, err := i.images.opt.Store.Prefetch(ctx, step); err != nil {
+		if _, err := i.store.Prefetch(ctx, step); err != nil {
 			return false, i.wrap(err, "fetch the rest of")
 		}
 	}

@@ -20,7 +20,8 @@ func slabWorld(t *testing.T, limit int64) (*world, *slab.Slab) {
 	cache, err := slab.Open(slab.Options{Dir: filepath.Join(w.dir, "slab"), Limit: limit, Log: storetest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, cache.Close()) })
-	w.store = storetest.With(t, store.Options{Dir: filepath.Join(w.dir, "cache2"), Origin: w.origin, Cache: cache})
+	require.NoError(t, w.stores.Close())
+	w.openStores(cache)
 	w.open()
 	return w, cache
 }

@@ -17,13 +17,14 @@ type Image struct {
 	Manifest  Manifest // not to be changed
 
 	images *Images
+	store  *store.Store  // the workspace's
 	busy   chan struct{} // held by whoever fills what is below
 	meta   bool          // the local metadata file has been verified
 	blocks *Blocks
 }
 
-func newImage(s *Images, workspace string, d store.Digest, m *Manifest) *Image {
-	return &Image{Digest: d, Workspace: workspace, Manifest: *m, images: s, busy: make(chan struct{}, 1)}
+func newImage(s *Images, st *store.Store, workspace string, d store.Digest, m *Manifest) *Image {
+	return &Image{Digest: d, Workspace: workspace, Manifest: *m, images: s, store: st, busy: make(chan struct{}, 1)}
 }
 
 // Config is how processes of the image start.
@@ -99,8 +100,25 @@ func (i *Image) Blocks(ctx context.Context) (*Blocks, error) {
 	if dev.blocks() != i.Manifest.DeviceBlocks {
 		return nil, i.wrap(fault.New(fault.Corrupt, "the manifest says %d blocks, the chunk table %d", i.Manifest.DeviceBlocks, dev.blocks()), "open")
 	}
-	i.blocks = newBlocks(dev, i.images.opt.Store.ReadChunk)
+	i.blocks = newBlocks(dev, i.store.Reader(i.Manifest.Packs, dev.chunks).ReadChunk)
 	return i.blocks, nil
+}
+
+// Content reads all of a regular file of the image: a small one.
+func (i *Image) Content(ctx context.Context, n *Node) ([]byte, error) {
+	blocks, err := i.Blocks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	content := make([]byte, 0, n.File().Size)
+	for _, c := range n.File().Chunks {
+		at := len(content)
+		content = append(content, make([]byte, c.Size)...)
+		if _, err := blocks.read(ctx, c, content[at:]); err != nil {
+			return nil, i.wrap(err, "read a file of")
+		}
+	}
+	return content, nil
 }
 
 // blob reads one of the image's blobs from the local copy if that is good, else
@@ -114,7 +132,7 @@ func (i *Image) blob(ctx context.Context, d store.Digest, size int64) ([]byte, e
 		}
 		i.images.log.Warn("the local copy of an image's metadata is damaged; it is fetched again", "image", i.Digest.Short(), "path", path)
 	}
-	b, err := i.images.opt.Store.GetBlob(ctx, d, size)
+	b, err := i.store.GetBlob(ctx, d, size)
 	if err != nil {
 		return nil, noCopy(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -17,17 +18,17 @@ import (
 
 // Options say what a registry consists of.
 type Options struct {
-	Dir    string       // local manifests, names and copies of metadata; of one process at a time
-	Store  *store.Store // chunks and blobs
-	Origin store.Origin // where manifests go for others to read, the store's own origin; nil = nowhere
-	Log    *slog.Logger // nil = slog.Default()
+	Dir    string            // copies of manifests, names and metadata; of one process at a time
+	Stores *store.Workspaces // chunks, blobs and records
+	Log    *slog.Logger      // nil = slog.Default()
 
 	// InUse, if set, reports whether something runs on an image, which then cannot
 	// be removed. It is called with the registry's lock held: it must not call back.
 	InUse func(store.Digest) bool
-	// Keep, if set, keeps packs and blobs that others than images refer to when
-	// an image's are deleted.
-	Keep func(store.Digest) bool
+	// MayShare reports whether a workspace may write to the shared one, that is
+	// put images there, name them and remove them; nil = only DefaultWorkspace may,
+	// the machine's owner's.
+	MayShare func(workspace string) bool
 }
 
 // Images is the registry of images on one machine. All methods are safe for
@@ -38,7 +39,7 @@ type Images struct {
 
 	// changes is held while names and manifests change, and while Remove deletes
 	// what no manifest names: a manifest that appeared in between would lose its packs.
-	changes sync.Mutex
+	changes chan struct{}
 	loaded  struct {
 		sync.Mutex
 		images map[loadedKey]*Image
@@ -51,15 +52,17 @@ type loadedKey struct {
 	digest    store.Digest
 }
 
-// Open opens the registry in a directory, and makes it if there is none. Copies
-// of manifests that the origin lacks, because a process died, are put there.
-func Open(ctx context.Context, opt Options) (*Images, error) {
-	if opt.Dir == "" || opt.Store == nil {
-		return nil, fault.New(fault.Invalid, "open images: a directory and a store are needed")
+// Open opens the registry in a directory, and makes it if there is none.
+func Open(_ context.Context, opt Options) (*Images, error) {
+	if opt.Dir == "" || opt.Stores == nil {
+		return nil, fault.New(fault.Invalid, "open images: a directory and stores are needed")
 	}
-	s := &Images{opt: opt, log: opt.Log}
+	s := &Images{opt: opt, log: opt.Log, changes: make(chan struct{}, 1)}
 	if s.log == nil {
 		s.log = slog.Default()
+	}
+	if s.opt.MayShare == nil {
+		s.opt.MayShare = func(workspace string) bool { return workspace == DefaultWorkspace }
 	}
 	s.loaded.images = map[loadedKey]*Image{}
 	s.native.held, s.native.written = map[string]int{}, map[string]struct{}{}
@@ -71,51 +74,27 @@ func Open(ctx context.Context, opt Options) (*Images, error) {
 		return nil, err
 	}
 	for _, w := range workspaces {
-		if err := s.openWorkspace(ctx, w); err != nil {
-			return nil, err
+		// What a process that died was writing.
+		for _, dir := range []string{"names", "manifests", "meta", "native"} {
+			if err := sweep(filepath.Join(s.opt.Dir, w, dir)); err != nil {
+				return nil, fault.Wrap(err, "open images", w)
+			}
 		}
 	}
 	return s, nil
 }
 
-// openWorkspace removes what a process that died was writing, and completes the origin.
-func (s *Images) openWorkspace(ctx context.Context, workspace string) error {
-	for _, dir := range []string{"names", "manifests", "meta", "native"} {
-		if err := sweep(filepath.Join(s.opt.Dir, workspace, dir)); err != nil {
-			return fault.Wrap(err, "open images", workspace)
-		}
+// change waits for its turn to change names and manifests.
+func (s *Images) change(ctx context.Context) (done func(), err error) {
+	select {
+	case s.changes <- struct{}{}:
+		return func() { <-s.changes }, nil
+	case <-ctx.Done():
+		return nil, fault.Wrap(ctx.Err(), "change", "images")
 	}
-	all, err := s.digests(workspace)
-	if err != nil || s.opt.Origin == nil {
-		return err
-	}
-	have := map[string]bool{}
-	err = s.opt.Origin.List(ctx, originPrefix(workspace), func(o store.Object) error {
-		have[o.Key] = true
-		return nil
-	})
-	if err != nil {
-		s.log.Warn("the origin does not list its manifests", "error", err)
-		return nil
-	}
-	for _, d := range all {
-		if have[originKey(workspace, d)] {
-			continue
-		}
-		b, err := os.ReadFile(s.manifestPath(workspace, d))
-		if err == nil {
-			_, err = parseAs(b, d)
-		}
-		if err == nil {
-			err = s.opt.Origin.Put(ctx, originKey(workspace, d), bytes.NewReader(b))
-		}
-		if err != nil {
-			s.log.Warn("a manifest cannot be completed at the origin", "image", d.Short(), "error", err)
-		}
-	}
-	return nil
 }
 
+// workspaces lists those with something on this machine.
 func (s *Images) workspaces() ([]string, error) {
 	dirs, err := os.ReadDir(s.opt.Dir)
 	if err != nil {
@@ -138,13 +117,34 @@ func (s *Images) blobPath(workspace string, d store.Digest) string {
 	return filepath.Join(s.opt.Dir, workspace, "meta", d.String())
 }
 
-// digests lists the images of a workspace, sorted.
-func (s *Images) digests(workspace string) ([]store.Digest, error) {
+// digests lists the images of a workspace.
+func (s *Images) digests(ctx context.Context, workspace string) ([]store.Digest, error) {
+	names, err := s.listRecords(ctx, workspace, kindManifests, func() (l []string, err error) {
+		here, err := s.localDigests(workspace)
+		for _, d := range here {
+			l = append(l, d.String())
+		}
+		return l, err
+	})
+	if err != nil {
+		return nil, fault.Wrap(err, "list images", "")
+	}
+	var l []store.Digest
+	for _, n := range names {
+		if d, err := store.ParseDigest(n); err == nil {
+			l = append(l, d)
+		}
+	}
+	slices.SortFunc(l, func(a, b store.Digest) int { return bytes.Compare(a[:], b[:]) })
+	return l, nil
+}
+
+// localDigests lists the images of a workspace with a copy of the manifest here.
+func (s *Images) localDigests(workspace string) (l []store.Digest, err error) {
 	files, err := os.ReadDir(filepath.Join(s.opt.Dir, workspace, "manifests"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.Wrap(err, "list images", "")
 	}
-	var l []store.Digest
 	for _, f := range files {
 		if digits, ok := strings.CutSuffix(f.Name(), ".json"); ok {
 			if d, err := store.ParseDigest(digits); err == nil {
@@ -156,32 +156,44 @@ func (s *Images) digests(workspace string) ([]store.Digest, error) {
 }
 
 // remember returns the one Image of a digest.
-func (s *Images) remember(workspace string, d store.Digest, m *Manifest) *Image {
+func (s *Images) remember(workspace string, d store.Digest, m *Manifest) (*Image, error) {
+	st, err := s.opt.Stores.Store(workspace)
+	if err != nil {
+		return nil, err
+	}
 	s.loaded.Lock()
 	defer s.loaded.Unlock()
 	key := loadedKey{workspace, d}
 	img := s.loaded.images[key]
 	if img == nil {
-		img = newImage(s, workspace, d, m)
+		img = newImage(s, st, workspace, d, m)
 		s.loaded.images[key] = img
 	}
-	return img
+	return img, nil
 }
 
-// Get finds an image by name, by digest, or by at least 8 digits of it. Errors:
+// Get finds an image by name, by digest, or by at least 8 digits of it; "shared/NAME"
+// is one of the shared workspace, and a digest may be, too. Errors:
 // fault.NotFound with a hint at what there is; fault.Corrupt if its manifest is
-// damaged here and at the origin.
+// damaged here and at the origin, or is not the workspace's; fault.Unavailable if the
+// origin does not answer and nothing is known of it here.
 func (s *Images) Get(ctx context.Context, ref Ref) (*Image, error) {
-	d, name, err := s.resolve(ref)
+	t, err := s.resolve(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	img, err := s.load(ctx, ref.Workspace, d)
-	if fault.Is(err, fault.NotFound) {
-		if name != "" {
-			return nil, fault.Wrap(noCopy(err), "image", name)
+	img, err := s.load(ctx, t.workspace, t.digest)
+	if fault.Is(err, fault.NotFound) && t.name == "" && t.workspace != store.SharedWorkspace {
+		var other error
+		if img, other = s.load(ctx, store.SharedWorkspace, t.digest); other == nil {
+			return img, nil
 		}
-		return nil, s.notFound(ref)
+	}
+	if fault.Is(err, fault.NotFound) {
+		if t.name != "" {
+			return nil, fault.Wrap(noCopy(err), "image", ref.Name)
+		}
+		return nil, s.notFound(ctx, ref)
 	}
 	return img, fault.Wrap(err, "image", ref.Name)
 }
@@ -197,14 +209,7 @@ func (s *Images) load(ctx context.Context, workspace string, d store.Digest) (*I
 	if err != nil {
 		return nil, err
 	}
-	path := s.manifestPath(workspace, d)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		// It came from the origin: an image of this machine's from now on.
-		if err := publish(path, m.Encode()); err != nil {
-			return nil, err
-		}
-	}
-	return s.remember(workspace, d, m), nil
+	return s.remember(workspace, d, m)
 }
 
 // Named is an image with one of its names.
@@ -213,17 +218,18 @@ type Named struct {
 	*Image
 }
 
-// List gives a workspace's images: one entry for each name, in their order, then
-// the images without a name. Images that cannot be read are left out, and logged.
+// List gives a workspace's images, whichever machine made them: one entry for each
+// name, in their order, then the images without a name. Images that cannot be
+// read are left out, and logged.
 func (s *Images) List(ctx context.Context, workspace string) ([]Named, error) {
 	if err := checkWorkspace(workspace); err != nil {
 		return nil, err
 	}
-	names, err := s.names(workspace)
+	names, err := s.names(ctx, workspace)
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.digests(workspace)
+	all, err := s.digests(ctx, workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -236,31 +242,53 @@ func (s *Images) List(ctx context.Context, workspace string) ([]Named, error) {
 			names = append(names, nameFile{"", d})
 		}
 	}
-	var l []Named
-	for _, n := range names {
+	l := make([]Named, len(names))
+	err = eachOf(ctx, len(names), func(ctx context.Context, i int) error {
+		n := names[i]
 		img, err := s.load(ctx, workspace, n.Digest)
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if err != nil {
 			s.log.Warn("an image cannot be read", "name", n.Name, "image", n.Digest.Short(), "error", err)
-			continue
+			return nil
 		}
-		l = append(l, Named{n.Name, img})
-	}
-	return l, nil
+		l[i] = Named{n.Name, img}
+		return nil
+	})
+	return slices.DeleteFunc(l, func(n Named) bool { return n.Image == nil }), err
 }
 
-// Tag makes name lead to an image, from wherever it led.
+// Tag makes name lead to an image, from wherever it led. The image and its name are of
+// one workspace.
 func (s *Images) Tag(ctx context.Context, ref Ref, name string) error {
-	if err := checkName(name); err != nil {
+	if err := CheckRef(ref.Workspace, name); err != nil {
 		return err
 	}
-	s.changes.Lock()
-	defer s.changes.Unlock()
+	if err := s.mayWrite(ref.Workspace); err != nil {
+		return err
+	}
+	done, err := s.change(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	img, err := s.Get(ctx, ref)
 	if err != nil {
 		return err
 	}
-	return s.writeName(ref.Workspace, name, img.Digest)
+	if img.Workspace != ref.Workspace {
+		return fault.New(fault.Invalid, "%s is an image of the %s workspace: it has its name there", quote(ref.Name), img.Workspace)
+	}
+	return s.writeName(ctx, ref.Workspace, name, img.Digest)
+}
+
+// mayWrite keeps those from writing to the shared workspace who may not: requests for
+// that workspace itself come from whoever may be everybody.
+func (s *Images) mayWrite(workspace string) error {
+	if workspace != store.SharedWorkspace || s.opt.MayShare(workspace) {
+		return nil
+	}
+	return fault.New(fault.Invalid, "the %s workspace cannot be written to directly", workspace).
+		WithHint("Make the image in your own workspace; then `brisk image share NAME`.")
 }

@@ -16,6 +16,7 @@ import (
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/seal"
 	"brisk.dev/brisk/internal/store/storetest"
 )
 
@@ -26,7 +27,8 @@ type world struct {
 	mem    *storetest.MemOrigin
 	origin *storetest.Faults
 	cache  *storetest.MemCache
-	store  *store.Store
+	stores *store.Workspaces
+	store  *store.Store // the default workspace's
 	images *Images
 	inUse  map[store.Digest]bool
 }
@@ -34,14 +36,20 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, dir: t.TempDir(), mem: storetest.NewMemOrigin(), cache: storetest.NewMemCache(), inUse: map[store.Digest]bool{}}
 	w.origin = &storetest.Faults{Origin: w.mem}
-	w.store = storetest.With(t, store.Options{Dir: filepath.Join(w.dir, "cache"), Origin: w.origin, Cache: w.cache})
+	w.openStores(w.cache)
 	w.open()
 	return w
 }
 
+// openStores opens the stores again, over a cache.
+func (w *world) openStores(cache store.Cache) {
+	w.stores = storetest.Workspaces(w.t, store.WorkspacesOptions{Dir: filepath.Join(w.dir, "cache"), Origin: w.origin, Cache: cache})
+	w.store = storetest.Store(w.t, w.stores, DefaultWorkspace)
+}
+
 func (w *world) open() {
 	images, err := Open(w.t.Context(), Options{
-		Dir: filepath.Join(w.dir, "images"), Store: w.store, Origin: w.origin, Log: storetest.Log(w.t),
+		Dir: filepath.Join(w.dir, "images"), Stores: w.stores, Log: storetest.Log(w.t),
 		InUse: func(d store.Digest) bool { return w.inUse[d] },
 	})
 	require.NoError(w.t, err)
@@ -120,7 +128,7 @@ func TestWriteAndGet(t *testing.T) {
 	}
 	require.Equal(t, []string{"/a=content", "/b=content", "/c==/a", "/d/"}, w.files(img))
 	require.Equal(t, []string{"A=web"}, img.Config().Env)
-	require.Equal(t, []string{"manifests/default/" + img.Digest.String()}, w.keys("manifests/"))
+	require.Equal(t, []string{"default/records/manifests/" + img.Digest.String(), "default/records/names/web"}, w.keys("default/records/"))
 
 	w.open()
 	again, err := w.get("web")
@@ -213,7 +221,7 @@ func TestListTagRemove(t *testing.T) {
 	require.NoError(t, remove(unnamed.Digest.String()[:10]))
 	require.NoError(t, remove(web.Digest.String()), "by digest all names go")
 	require.Empty(t, names())
-	require.Empty(t, w.keys(""), "nothing may stay at the origin")
+	require.Empty(t, w.keys("default/"), "nothing may stay at the origin")
 	require.Empty(t, mustGlob(t, filepath.Join(w.dir, "images/*/*/*")))
 }
 
@@ -272,7 +280,7 @@ func TestDamageEverywhere(t *testing.T) {
 				require.NoError(t, os.WriteFile(path, []byte("damaged"), 0o600))
 			}
 			for _, key := range w.keys("") {
-				if !strings.HasPrefix(key, "packs/") {
+				if !strings.Contains(key, "/packs/") && strings.HasPrefix(key, "default/") {
 					w.mem.Change(key, func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 				}
 			}
@@ -328,7 +336,7 @@ func TestFaults(t *testing.T) {
 		require.NoError(t, w.images.Remove(t.Context(), Ref{DefaultWorkspace, "new"}))
 		require.Equal(t, []string{"/a=shared", "/b=old"}, w.files(old))
 		require.NoError(t, w.images.Remove(t.Context(), Ref{DefaultWorkspace, "old"}))
-		require.Empty(t, w.keys(""), "after a fault at operation %d", n)
+		require.Empty(t, w.keys("default/"), "after a fault at operation %d", n)
 	}
 }
 
@@ -370,7 +378,7 @@ func TestCollect(t *testing.T) {
 	w.must("web", file("a", "content"))
 	keys := w.keys("")
 	w.origin.Before(func(_ context.Context, op storetest.Op) error {
-		if op.Name == "put" && strings.HasPrefix(op.Key, "blobs/") {
+		if op.Name == "put" && strings.HasPrefix(op.Key, "default/blobs/") {
 			return errors.New("died")
 		}
 		return nil
@@ -384,21 +392,36 @@ func TestCollect(t *testing.T) {
 	require.Equal(t, 1, freed.Packs)
 	require.Equal(t, keys, w.keys(""))
 
-	other, err := Open(t.Context(), Options{Dir: t.TempDir(), Store: w.store, Origin: w.origin, Log: storetest.Log(t)})
+	// Another machine at the same origin.
+	ring, err := seal.OpenKeyring(filepath.Join(w.dir, "cache", "keys"))
+	require.NoError(t, err)
+	stores := storetest.Workspaces(t, store.WorkspacesOptions{Origin: w.origin, Keyring: ring})
+	other, err := Open(t.Context(), Options{Dir: t.TempDir(), Stores: stores, Log: storetest.Log(t)})
 	require.NoError(t, err)
 	_, err = other.Collect(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, keys, w.keys(""))
 	l, err := other.List(t.Context(), DefaultWorkspace)
 	require.NoError(t, err)
-	require.Empty(t, l, "it is not an image of the other machine's")
+	require.Len(t, l, 1)
+	require.Equal(t, "web", l[0].Name)
 
 	img, err := w.get("web")
 	require.NoError(t, err)
-	there, err := other.Get(t.Context(), Ref{DefaultWorkspace, img.Digest.String()})
+	for _, name := range []string{"web", img.Digest.String(), img.Digest.String()[:10]} {
+		there, err := other.Get(t.Context(), Ref{DefaultWorkspace, name})
+		require.NoError(t, err)
+		require.Equal(t, img.Manifest, there.Manifest)
+		require.Equal(t, []string{"/a=content"}, w.files(there))
+	}
+
+	// What one removes is gone for the other, its copies included.
+	require.NoError(t, w.images.Remove(t.Context(), Ref{DefaultWorkspace, "web"}))
+	_, err = other.Get(t.Context(), Ref{DefaultWorkspace, "web"})
+	require.True(t, fault.Is(err, fault.NotFound), err)
+	_, err = other.Collect(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, img.Manifest, there.Manifest)
-	require.Equal(t, []string{"/a=content"}, w.files(there))
+	require.Empty(t, mustGlob(t, filepath.Join(other.opt.Dir, "*/*/*")))
 }
 
 func TestCommit(t *testing.T) {

@@ -1,7 +1,7 @@
 package image
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,12 +14,12 @@ import (
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/seal"
 )
 
 var (
-	nameForm      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`)
-	workspaceForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
-	digitsForm    = regexp.MustCompile(`^[0-9a-f]{8,64}$`)
+	nameForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}$`)
+	digitsForm = regexp.MustCompile(`^[0-9a-f]{8,64}$`)
 )
 
 // checkName says why an image cannot have a name, or nil.
@@ -34,12 +34,7 @@ func checkName(name string) error {
 	return nil
 }
 
-func checkWorkspace(workspace string) error {
-	if !workspaceForm.MatchString(workspace) {
-		return fault.New(fault.Invalid, "%s cannot be a workspace's name", quote(workspace))
-	}
-	return nil
-}
+func checkWorkspace(workspace string) error { return seal.CheckWorkspace(workspace) }
 
 // CheckRef says why no image can be written to a workspace under a name, or nil:
 // for whoever wants to know before the work and not after it. An empty name is no name.
@@ -47,95 +42,108 @@ func CheckRef(workspace, name string) error {
 	if err := checkWorkspace(workspace); err != nil || name == "" {
 		return err
 	}
+	if _, ok := sharedName(workspace, name); ok {
+		return fault.New(fault.Invalid, "%s would be the name of a shared image", quote(name)).
+			WithHint("Take another name; `brisk image share NAME` makes an image shared.")
+	}
 	return checkName(name)
-}
-
-// nameFile is what a file in names/ holds.
-type nameFile struct {
-	Name   string       `json:"name"`
-	Digest store.Digest `json:"digest"`
 }
 
 func (s *Images) namePath(workspace, name string) string {
 	return filepath.Join(s.opt.Dir, workspace, "names", url.QueryEscape(name)+".json")
 }
 
-// readName finds the image that a name leads to.
-func (s *Images) readName(workspace, name string) (d store.Digest, err error) {
-	path := s.namePath(workspace, name)
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return d, err
-	}
-	var f nameFile
-	if err := json.Unmarshal(b, &f); err != nil || f.Name != name || f.Digest.IsZero() {
-		return d, fault.New(fault.Corrupt, "the file of the name %s is damaged: %s", quote(name), path).
-			WithHint("Import or build the image again.")
-	}
-	return f.Digest, nil
-}
-
-func (s *Images) writeName(workspace, name string, d store.Digest) error {
-	b, err := json.Marshal(nameFile{name, d})
-	if err != nil {
-		return err
-	}
-	return publish(s.namePath(workspace, name), append(b, '\n'))
-}
-
-// names lists a workspace's names, sorted, and where they lead. One whose file is
-// damaged leads to the zero digest.
-func (s *Images) names(workspace string) ([]nameFile, error) {
-	files, err := os.ReadDir(filepath.Join(s.opt.Dir, workspace, "names"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Wrap(err, "list images", "")
-	}
-	var l []nameFile
-	for _, f := range files {
-		escaped, ok := strings.CutSuffix(f.Name(), ".json")
-		name, err := url.QueryUnescape(escaped)
-		if !ok || err != nil {
-			continue
+// nameList lists a workspace's names, sorted.
+func (s *Images) nameList(ctx context.Context, workspace string) ([]string, error) {
+	l, err := s.listRecords(ctx, workspace, kindNames, func() (l []string, err error) {
+		files, err := os.ReadDir(filepath.Join(s.opt.Dir, workspace, "names"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
 		}
-		d, err := s.readName(workspace, name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
+		for _, f := range files {
+			if escaped, ok := strings.CutSuffix(f.Name(), ".json"); ok {
+				if name, err := url.QueryUnescape(escaped); err == nil {
+					l = append(l, name)
+				}
+			}
+		}
+		return l, nil
+	})
+	slices.Sort(l)
+	return l, fault.Wrap(err, "list images", "")
+}
+
+// names lists a workspace's names, sorted, and where they lead. One that is
+// damaged leads to the zero digest.
+func (s *Images) names(ctx context.Context, workspace string) ([]nameFile, error) {
+	l, err := s.nameList(ctx, workspace)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]nameFile, len(l))
+	err = eachOf(ctx, len(l), func(ctx context.Context, i int) error {
+		d, err := s.readName(ctx, workspace, l[i])
+		if fault.Is(err, fault.NotFound) {
+			return nil // removed meanwhile
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		if err != nil {
-			s.log.Warn("an image's name is damaged", "name", name, "error", err)
+			s.log.Warn("an image's name is damaged", "name", l[i], "error", err)
 		}
-		l = append(l, nameFile{name, d})
-	}
-	slices.SortFunc(l, func(a, b nameFile) int { return strings.Compare(a.Name, b.Name) })
-	return l, nil
+		all[i] = nameFile{l[i], d}
+		return nil
+	})
+	return slices.DeleteFunc(all, func(n nameFile) bool { return n.Name == "" }), err
 }
 
-// resolve finds the digest that a reference means, and the name if it is one.
-func (s *Images) resolve(ref Ref) (d store.Digest, name string, err error) {
+// target is the image that a reference means.
+type target struct {
+	workspace string       // its own: the reference's, or the shared one
+	digest    store.Digest // zero if name is damaged
+	name      string       // if the reference is one
+}
+
+// resolve finds the image that a reference means. With an error, name says whether it
+// was found as a name.
+func (s *Images) resolve(ctx context.Context, ref Ref) (t target, err error) {
 	if err := checkWorkspace(ref.Workspace); err != nil {
-		return d, "", err
+		return t, err
 	}
-	if nameForm.MatchString(ref.Name) {
-		d, err = s.readName(ref.Workspace, ref.Name)
-		if err == nil {
-			return d, ref.Name, nil
+	if name, ok := sharedName(ref.Workspace, ref.Name); ok {
+		t, err := s.resolve(ctx, Ref{store.SharedWorkspace, name})
+		if fault.Is(err, fault.NotFound) && t.name == "" {
+			err = s.notFound(ctx, ref)
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return d, ref.Name, fault.Wrap(err, "image", ref.Name)
+		return t, err
+	}
+	t.workspace = ref.Workspace
+	if whole := len(ref.Name) == 64 && digitsForm.MatchString(ref.Name); !whole && nameForm.MatchString(ref.Name) {
+		t.digest, err = s.readName(ctx, ref.Workspace, ref.Name)
+		if err == nil {
+			t.name = ref.Name
+			return t, nil
+		}
+		if !fault.Is(err, fault.NotFound) {
+			if fault.Is(err, fault.Corrupt) {
+				t.name = ref.Name
+			}
+			return t, fault.Wrap(err, "image", ref.Name)
 		}
 	}
 	if digitsForm.MatchString(ref.Name) {
-		d, err = s.byPrefix(ref.Workspace, ref.Name)
-		return d, "", err
+		t.digest, err = s.byPrefix(ctx, ref.Workspace, ref.Name)
+		return t, err
 	}
-	return d, "", s.notFound(ref)
+	return t, s.notFound(ctx, ref)
 }
 
-func (s *Images) byPrefix(workspace, prefix string) (d store.Digest, err error) {
+func (s *Images) byPrefix(ctx context.Context, workspace, prefix string) (d store.Digest, err error) {
 	if len(prefix) == 64 {
 		return store.ParseDigest(prefix)
 	}
-	all, err := s.digests(workspace)
+	all, err := s.digests(ctx, workspace)
 	if err != nil {
 		return d, err
 	}
@@ -147,7 +155,7 @@ func (s *Images) byPrefix(workspace, prefix string) (d store.Digest, err error) 
 	}
 	switch len(found) {
 	case 0:
-		return d, s.notFound(Ref{workspace, prefix})
+		return d, s.notFound(ctx, Ref{workspace, prefix})
 	case 1:
 		return found[0], nil
 	}
@@ -156,17 +164,22 @@ func (s *Images) byPrefix(workspace, prefix string) (d store.Digest, err error) 
 }
 
 // notFound is the error for a reference to nothing, with what could have been meant.
-func (s *Images) notFound(ref Ref) error {
+func (s *Images) notFound(ctx context.Context, ref Ref) error {
 	e := &fault.Error{Class: fault.NotFound, Err: fmt.Errorf("there is no image %s", quote(ref.Name))}
-	l, err := s.names(ref.Workspace)
+	all, err := s.nameList(ctx, ref.Workspace)
 	if err != nil {
 		return e
 	}
-	var all, near []string
-	for _, n := range l {
-		all = append(all, n.Name)
-		if alike(ref.Name, n.Name) {
-			near = append(near, n.Name)
+	if ref.Workspace != store.SharedWorkspace {
+		shared, _ := s.nameList(ctx, store.SharedWorkspace)
+		for _, n := range shared {
+			all = append(all, store.SharedWorkspace+"/"+n)
+		}
+	}
+	var near []string
+	for _, n := range all {
+		if alike(ref.Name, n) {
+			near = append(near, n)
 		}
 	}
 	const most = 10

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/seal"
 	"brisk.dev/brisk/internal/store/storetest"
 )
 
@@ -122,8 +124,11 @@ func newCluster(t *testing.T, n int) *cluster {
 func (c *cluster) machine(o ProfilesOptions) *machine {
 	c.t.Helper()
 	m := &machine{cache: storetest.NewMemCache(), records: c.records}
-	m.Store = storetest.With(c.t, store.Options{Dir: c.t.TempDir(), Origin: c.world.origin, Cache: m.cache})
-	images, err := Open(c.t.Context(), Options{Dir: c.t.TempDir(), Store: m.Store, Origin: c.world.origin, Log: storetest.Log(c.t)})
+	ring, err := seal.OpenKeyring(filepath.Join(c.world.dir, "cache", "keys"))
+	require.NoError(c.t, err)
+	stores := storetest.Workspaces(c.t, store.WorkspacesOptions{Origin: c.world.origin, Cache: m.cache, Keyring: ring})
+	m.Store = storetest.Store(c.t, stores, DefaultWorkspace)
+	images, err := Open(c.t.Context(), Options{Dir: c.t.TempDir(), Stores: stores, Log: storetest.Log(c.t)})
 	require.NoError(c.t, err)
 	first, err := c.world.get("i")
 	require.NoError(c.t, err)
@@ -285,7 +290,7 @@ func TestHotPackThatIsGoneIsWrittenAnew(t *testing.T) {
 	p, err := one.profile(entryF)
 	require.NoError(t, err)
 	hex := p.Hot[0].Pack.String()
-	require.NoError(t, c.world.mem.Delete(t.Context(), "packs/"+hex[:2]+"/"+hex))
+	require.NoError(t, c.world.mem.Delete(t.Context(), "default/packs/"+hex[:2]+"/"+hex))
 
 	two := c.machine(ProfilesOptions{Hot: true, Settle: time.Millisecond})
 	s := two.begin(entryF, true, nil)

@@ -1,9 +1,7 @@
 package image
 
 import (
-	"bytes"
 	"context"
-	"slices"
 	"time"
 
 	"brisk.dev/brisk/internal/fault"
@@ -30,7 +28,21 @@ func (s *Images) Write(ctx context.Context, t *Tree, cfg Config, batch *store.Ba
 	if err := CheckRef(workspace, name); err != nil {
 		return nil, Result{}, err
 	}
-	release := s.opt.Store.Hold()
+	if err := s.mayWrite(workspace); err != nil {
+		return nil, Result{}, err
+	}
+	return s.write(ctx, t, cfg, batch, workspace, name)
+}
+
+func (s *Images) write(ctx context.Context, t *Tree, cfg Config, batch *store.Batch, workspace, name string) (*Image, Result, error) {
+	st, err := s.Store(workspace)
+	if err != nil {
+		return nil, Result{}, err
+	}
+	if batch.Store() != st {
+		return nil, Result{}, fault.New(fault.Internal, "a batch of another workspace's store")
+	}
+	release := st.Hold()
 	defer release()
 	p, res, err := s.store(ctx, t, cfg, batch)
 	if err != nil {
@@ -68,10 +80,10 @@ func (s *Images) store(ctx context.Context, t *Tree, cfg Config, batch *store.Ba
 		Packs: written.Packs, DeviceBlocks: dev.blocks(), Files: sums.files, Bytes: sums.bytes, Created: time.Now(),
 	}
 	m.Meta.Size, m.Chunks.Count = int64(len(p.meta)), int64(len(dev.chunks))
-	if m.Meta.Digest, err = s.opt.Store.PutBlob(ctx, p.meta); err != nil {
+	if m.Meta.Digest, err = batch.Store().PutBlob(ctx, p.meta); err != nil {
 		return nil, Result{}, err
 	}
-	if m.Chunks.Digest, err = s.opt.Store.PutBlob(ctx, p.table); err != nil {
+	if m.Chunks.Digest, err = batch.Store().PutBlob(ctx, p.table); err != nil {
 		return nil, Result{}, err
 	}
 	p.manifest = m
@@ -81,41 +93,28 @@ func (s *Images) store(ctx context.Context, t *Tree, cfg Config, batch *store.Ba
 	}, nil
 }
 
-// record makes the manifest durable, here and then at the origin, and then the name.
+// record makes the manifest durable, at the origin and here, and then the name.
 func (s *Images) record(ctx context.Context, p *parts, workspace, name string) (*Image, error) {
-	m, d := *p.manifest, p.manifest.Digest()
-	s.changes.Lock()
-	defer s.changes.Unlock()
-	replace := false
-	if old, err := s.readManifest(ctx, workspace, d); err == nil {
-		// The same content again. It may have been packed anew, because an old
-		// pack was damaged; the image needs what it needed and what is new.
-		m = *old
-		m.Packs = append(slices.Clone(old.Packs), p.manifest.Packs...)
-		replace = !bytes.Equal(m.Encode(), old.Encode())
-	}
-	b := m.Encode()
-	read, err := ParseManifest(b) // as everybody will read it
+	done, err := s.change(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	// The image is likely to be used soon, so its metadata stays here. Under the
 	// lock, or Remove would find files that no manifest names.
-	for d, b := range map[store.Digest][]byte{m.Meta.Digest: p.meta, m.Chunks.Digest: p.table} {
+	for d, b := range map[store.Digest][]byte{p.manifest.Meta.Digest: p.meta, p.manifest.Chunks.Digest: p.table} {
 		if err := publish(s.blobPath(workspace, d), b); err != nil {
 			return nil, err
 		}
 	}
-	if err := publish(s.manifestPath(workspace, d), b); err != nil {
-		return nil, err
-	}
-	if err := s.putOrigin(ctx, workspace, d, b, replace); err != nil {
+	m, err := s.writeManifest(ctx, workspace, p.manifest)
+	if err != nil {
 		return nil, err
 	}
 	if name != "" {
-		if err := s.writeName(workspace, name, d); err != nil {
+		if err := s.writeName(ctx, workspace, name, m.Digest()); err != nil {
 			return nil, err
 		}
 	}
-	return s.remember(workspace, d, read), nil
+	return s.remember(workspace, m.Digest(), m)
 }

@@ -56,8 +56,9 @@ func newSite(t *testing.T, o siteOptions) *site {
 	s := &site{t: t, cache: cache, filled: make(chan string, 100)}
 	origin := &storetest.Faults{Origin: storetest.NewMemOrigin()}
 	s.origin = origin
-	s.store = storetest.With(t, store.Options{Dir: filepath.Join(dir, "packs"), Origin: origin, Cache: cache})
-	s.images, err = image.Open(t.Context(), image.Options{Dir: filepath.Join(dir, "images"), Store: s.store, Origin: origin, Log: log})
+	stores := storetest.Workspaces(t, store.WorkspacesOptions{Dir: filepath.Join(dir, "packs"), Origin: origin, Cache: cache})
+	s.store = storetest.Store(t, stores, image.DefaultWorkspace)
+	s.images, err = image.Open(t.Context(), image.Options{Dir: filepath.Join(dir, "images"), Stores: stores, Log: log})
 	require.NoError(t, err)
 	s.fs, err = lazyfs.Open(t.Context(), lazyfs.Options{Dir: t.TempDir(), Compat: o.compat, Log: log})
 	require.NoError(t, err)

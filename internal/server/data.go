@@ -12,7 +12,7 @@ import (
 
 // dataVersion is what DATA/version says. It changes when an older Brisk could
 // not work with the directory any more.
-const dataVersion = "brisk data 1\n"
+const dataVersion = "brisk data 2\n"
 
 // prepareData makes the data directory, or makes sure that it is one that this
 // Brisk can use. Precondition: nothing; it runs before the lock is held.
@@ -35,7 +35,8 @@ func prepareData(p Paths) error {
 	return fault.Wrap(writeVersion(p.Data), "mark data directory", p.Data)
 }
 
-// isOurs reports whether a directory is marked as Brisk's, of this format: it is
+// isOurs reports whether a directory is marked as Brisk's, of this format or the
+// one before (migrateData): it is
 // closed to others then. Another format is an error.
 func isOurs(p Paths) (bool, error) {
 	b, err := os.ReadFile(filepath.Join(p.Data, "version"))
@@ -44,7 +45,7 @@ func isOurs(p Paths) (bool, error) {
 		return false, nil
 	case err != nil:
 		return false, fault.Wrap(err, "read", filepath.Join(p.Data, "version"))
-	case string(b) != dataVersion:
+	case string(b) != dataVersion && string(b) != dataVersion1:
 		return false, fault.New(fault.Machine, "%s has the format %q, this Brisk knows %q", p.Data, strings.TrimSpace(string(b)), strings.TrimSpace(dataVersion)).
 			WithHint("Use the Brisk that made it, or another directory with --data.")
 	}
@@ -94,6 +95,10 @@ func writeDurably(path string, b []byte) (err error) {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -172,6 +172,10 @@ func occupy(o Options) (*house, error) {
 	if h.lock, err = takeLock(p); err != nil {
 		return nil, err
 	}
+	if err = migrateData(context.Background(), p); err != nil {
+		h.lock.release()
+		return nil, err
+	}
 	if h.file, err = openLogFile(p.LogFile()); err != nil {
 		h.lock.release()
 		return nil, err

@@ -315,11 +315,11 @@ func TestDataDirectory(t *testing.T) {
 		{"new", func(*testing.T, string) {}, "", ""},
 		{"empty", func(t *testing.T, dir string) { require.NoError(t, os.MkdirAll(dir, 0o755)) }, "", ""},
 		{"ours", func(t *testing.T, dir string) {
-			write(t, dir+"/version", "brisk data 1\n")
+			write(t, dir+"/version", "brisk data 2\n")
 			write(t, dir+"/store/x", "")
 		}, "", ""},
 		{"somebody's", func(t *testing.T, dir string) { write(t, dir+"/thesis.tex", "") }, fault.Invalid, "thesis.tex"},
-		{"of the future", func(t *testing.T, dir string) { write(t, dir+"/version", "brisk data 2\n") }, fault.Machine, `"brisk data 2"`},
+		{"of the future", func(t *testing.T, dir string) { write(t, dir+"/version", "brisk data 3\n") }, fault.Machine, `"brisk data 3"`},
 		{"a file", func(t *testing.T, dir string) { write(t, dir, "") }, fault.Internal, ""},
 	}
 	for _, tt := range tests {
@@ -334,7 +334,7 @@ func TestDataDirectory(t *testing.T) {
 			}
 			b, err := os.ReadFile(p.Data + "/version")
 			require.NoError(t, err)
-			require.Equal(t, "brisk data 1\n", string(b))
+			require.Equal(t, "brisk data 2\n", string(b))
 		})
 	}
 }

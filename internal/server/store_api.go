@@ -17,7 +17,6 @@ type storeAPI struct {
 	data   string
 	images *image.Images
 	origin *origin
-	store  *store.Store
 	cache  store.Cache
 }
 
@@ -36,7 +35,7 @@ func (a *storeAPI) StoreStats(ctx context.Context) (s api.StoreStats, err error)
 	}
 	unreachable := a.origin.List(ctx, "", func(o store.Object) error {
 		s.OriginBytes += o.Size
-		if strings.HasPrefix(o.Key, "packs/") {
+		if strings.Contains(o.Key, "/packs/") {
 			s.Packs++
 		}
 		return nil

@@ -23,6 +23,7 @@ import (
 	"brisk.dev/brisk/internal/scheduler"
 	"brisk.dev/brisk/internal/snapshot"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/seal"
 	"brisk.dev/brisk/internal/store/slab"
 	sdk "brisk.dev/brisk/sdk/python"
 )
@@ -66,16 +67,27 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 		return nil, err
 	}
 	built.later("cache", func(context.Context) error { return cache.Close() })
-	chunks, err := store.Open(ctx, store.Options{Dir: data("cache", "packs"), Origin: origin.Origin, Cache: cache, Log: part("store")})
+	keyring, err := seal.OpenKeyring(data("keys"))
 	if err != nil {
 		return nil, err
 	}
-	built.later("store", func(context.Context) error { return chunks.Close() })
+	stores, err := store.OpenWorkspaces(ctx, store.WorkspacesOptions{
+		Dir: data("cache", "packs"), Origin: origin.Origin, Cache: cache, Keyring: keyring,
+		// A bucket is somebody else's machine. A directory is as good as the cache, which is plain.
+		Sealed: origin.place.Bucket != nil, Shared: !origin.place.Own, Log: part("store"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	built.later("stores", func(context.Context) error { return stores.Close() })
+	if _, err := stores.Store(image.DefaultWorkspace); err != nil { // a key may be missing
+		return nil, err
+	}
 
 	// Images. What is mounted is known only to the node, which comes later.
 	var machine *node.Node
 	images, err := image.Open(ctx, image.Options{
-		Dir: data("images"), Store: chunks, Origin: origin.Origin, Log: part("images"),
+		Dir: data("images"), Stores: stores, Log: part("images"),
 		InUse: func(d store.Digest) bool { return machine.InUse(d.String()) },
 	})
 	if err != nil {
@@ -135,7 +147,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	}
 	built.later("node", func(context.Context) error { machine.Close(); return nil })
 	builder, err := build.New(build.Options{
-		Images: images, Store: chunks, Dir: data("build"), Executor: machine, Blobs: openBlob(uploads), Log: part("build"),
+		Images: images, Dir: data("build"), Executor: machine, Blobs: openBlob(uploads), Log: part("build"),
 	})
 	if err != nil {
 		return nil, err
@@ -156,11 +168,11 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 
 	pictures := &imageAPI{
 		images: images, node: machine, files: files, cache: cache, builder: builder,
-		importer: &importer.Importer{Images: images, Store: chunks, Memo: imports, TempDir: data("scratch"), Layers: known},
+		importer: &importer.Importer{Images: images, Memo: imports, TempDir: data("scratch"), Layers: known},
 	}
 	built.backend = api.Backend{
 		Functions: calls, History: calls, Images: pictures, Builder: pictures, Importer: pictures, Exchange: pictures, Blobs: uploads,
-		Stats: &storeAPI{data: p.Data, images: images, origin: origin, store: chunks, cache: cache},
+		Stats: &storeAPI{data: p.Data, images: images, origin: origin, cache: cache},
 	}
 	built.active = func() int {
 		n := calls.Active()

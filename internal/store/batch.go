@@ -50,6 +50,9 @@ func (s *Store) Begin(ctx context.Context) *Batch {
 	return b
 }
 
+// Store is where the batch goes.
+func (b *Batch) Store() *Store { return b.s }
+
 var zeros [ChunkSize]byte
 
 // Add puts a chunk of 1 to ChunkSize bytes into the batch, and reports whether

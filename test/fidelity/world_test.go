@@ -14,6 +14,7 @@ import (
 	"brisk.dev/brisk/internal/lazyfs"
 	"brisk.dev/brisk/internal/store"
 	"brisk.dev/brisk/internal/store/slab"
+	"brisk.dev/brisk/internal/store/storetest"
 )
 
 func needRoot(t testing.TB) {
@@ -42,14 +43,13 @@ func newWorld(t testing.TB) *world {
 	w.slab, err = slab.Open(slab.Options{Dir: filepath.Join(dir, "cache")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.slab.Close()) })
-	w.store, err = store.Open(ctx, store.Options{Dir: filepath.Join(dir, "local"), Origin: origin, Cache: w.slab})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, w.store.Close()) })
-	w.images, err = image.Open(ctx, image.Options{Dir: filepath.Join(dir, "images"), Store: w.store, Origin: origin})
+	stores := storetest.Workspaces(t, store.WorkspacesOptions{Dir: filepath.Join(dir, "local"), Origin: origin, Cache: w.slab})
+	w.store = storetest.Store(t, stores, image.DefaultWorkspace)
+	w.images, err = image.Open(ctx, image.Options{Dir: filepath.Join(dir, "images"), Stores: stores})
 	require.NoError(t, err)
 	temp := filepath.Join(dir, "temp")
 	require.NoError(t, os.Mkdir(temp, 0o700))
-	w.importer = &importer.Importer{Images: w.images, Store: w.store, TempDir: temp}
+	w.importer = &importer.Importer{Images: w.images, TempDir: temp}
 	run := filepath.Join(dir, "run")
 	require.NoError(t, os.Mkdir(run, 0o700))
 	w.fs, err = lazyfs.Open(ctx, lazyfs.Options{Dir: run})

@@ -56,8 +56,7 @@ const version = 1
 // Options say what a Builder works with.
 type Options struct {
 	Images   *image.Images
-	Store    *store.Store // that of Images
-	Dir      string       // results of steps, and work in progress; of one process at a time
+	Dir      string // results of steps, and work in progress; of one process at a time
 	Executor Executor
 	// Blobs opens uploaded content by its name, "sha256:HEX".
 	Blobs func(ctx context.Context, workspace, id string) (io.ReadCloser, error)
@@ -201,9 +200,9 @@ func (r *run) step(ctx context.Context, s Instruction) error {
 	parent, config := r.image, r.config
 	img, err := r.make(ctx, r.key(s), s.Summary(), true, func(ctx context.Context, out *output) (*image.Image, error) {
 		if s.Kind == Add {
-			return r.b.add(ctx, parent, config, s)
+			return r.b.add(ctx, r.workspace, parent, config, s)
 		}
-		return r.b.command(ctx, parent, config, s, out)
+		return r.b.command(ctx, r.workspace, parent, config, s, out)
 	})
 	if err != nil {
 		return err
@@ -224,7 +223,7 @@ func (r *run) settle(ctx context.Context) error {
 		if err != nil {
 			return nil, err
 		}
-		return r.b.extend(ctx, parent, layer, image.LayerOptions{Whiteouts: image.NoWhiteouts}, config)
+		return r.b.extend(ctx, r.workspace, parent, layer, image.LayerOptions{Whiteouts: image.NoWhiteouts}, config)
 	})
 	if err != nil {
 		return err
@@ -289,7 +288,7 @@ func (r *run) make(ctx context.Context, key store.Digest, text string, visible b
 }
 
 func (b *Builder) recall(ctx context.Context, workspace string, key store.Digest) (*image.Image, error) {
-	return b.memo.Recall(ctx, b.opts.Images, b.opts.Store, workspace, key)
+	return b.memo.Recall(ctx, b.opts.Images, workspace, key)
 }
 
 // begin tells that a step begins.
@@ -298,9 +297,10 @@ func (r *run) begin(text string, cached bool) {
 	r.events(Event{Kind: StepBegins, Index: r.index, Total: r.total, Text: text, Cached: cached})
 }
 
-// extend makes an image of a parent, a layer on top and a configuration.
-func (b *Builder) extend(ctx context.Context, parent *image.Image, layer io.Reader, opt image.LayerOptions, config image.Config) (*image.Image, error) {
-	img, _, err := b.opts.Images.Extend(ctx, parent, layer, opt, func(c *image.Config) { *c = config.Clone() }, parent.Workspace, "")
+// extend makes an image of a parent, which may be a shared one, a layer on top and a
+// configuration.
+func (b *Builder) extend(ctx context.Context, workspace string, parent *image.Image, layer io.Reader, opt image.LayerOptions, config image.Config) (*image.Image, error) {
+	img, _, err := b.opts.Images.Extend(ctx, parent, layer, opt, func(c *image.Config) { *c = config.Clone() }, workspace, "")
 	return img, err
 }
 

@@ -21,6 +21,7 @@ import (
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/image/build/hostconfig"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/storetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -97,10 +98,9 @@ func newBench(t *testing.T) *bench {
 	b := &bench{t: t, dir: t.TempDir(), exec: &script{}, blobs: map[string][]byte{}}
 	origin, err := store.OpenDir(filepath.Join(b.dir, "store"))
 	require.NoError(t, err)
-	b.store, err = store.Open(ctx, store.Options{Dir: filepath.Join(b.dir, "local"), Origin: origin})
-	require.NoError(t, err)
-	t.Cleanup(func() { b.store.Close() })
-	b.images, err = image.Open(ctx, image.Options{Dir: filepath.Join(b.dir, "images"), Store: b.store, Origin: origin})
+	stores := storetest.Workspaces(t, store.WorkspacesOptions{Dir: filepath.Join(b.dir, "local"), Origin: origin})
+	b.store = storetest.Store(t, stores, "default")
+	b.images, err = image.Open(ctx, image.Options{Dir: filepath.Join(b.dir, "images"), Stores: stores})
 	require.NoError(t, err)
 	b.base = b.write("default", "base", tarOf("etc/", "", "etc/os-release", "ID=test\n", "bin/", "", "bin/sh", "sh"))
 	b.open()
@@ -111,7 +111,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) open() {
 	var err error
 	b.Builder, err = New(Options{
-		Images: b.images, Store: b.store, Dir: filepath.Join(b.dir, "build"), Executor: b.exec,
+		Images: b.images, Dir: filepath.Join(b.dir, "build"), Executor: b.exec,
 		Blobs: func(_ context.Context, workspace, id string) (io.ReadCloser, error) {
 			data, ok := b.blobs[workspace+" "+id]
 			if !ok {
@@ -127,9 +127,11 @@ func (b *bench) open() {
 
 func (b *bench) write(workspace, name string, files []byte) *image.Image {
 	ctx := b.t.Context()
-	tree, batch := image.NewTree(), b.store.Begin(ctx)
+	st, err := b.images.Store(workspace)
+	require.NoError(b.t, err)
+	tree, batch := image.NewTree(), st.Begin(ctx)
 	defer batch.Abort()
-	_, err := tree.ApplyTar(ctx, bytes.NewReader(files), batch, image.LayerOptions{})
+	_, err = tree.ApplyTar(ctx, bytes.NewReader(files), batch, image.LayerOptions{})
 	require.NoError(b.t, err)
 	img, _, err := b.images.Write(ctx, tree, image.Config{Env: []string{"A=base"}, Cmd: []string{"sh"}}, batch, workspace, name)
 	require.NoError(b.t, err)

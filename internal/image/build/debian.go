@@ -81,7 +81,11 @@ func (b *Builder) debian(ctx context.Context, workspace string, rel release, out
 	}
 	cmd.Stderr = out
 	t := image.NewTree()
-	batch := b.opts.Store.Begin(ctx)
+	st, err := b.opts.Images.Store(workspace)
+	if err != nil {
+		return nil, err
+	}
+	batch := st.Begin(ctx)
 	defer batch.Abort() // of no effect after Write
 	if err := stream(ctx, cmd, func(r io.Reader) error {
 		_, err := t.ApplyTar(ctx, r, batch, image.LayerOptions{Whiteouts: image.NoWhiteouts, Drop: notOfDebian})

@@ -56,7 +56,7 @@ func TestDebian(t *testing.T) {
 			}
 			sources, err := tree.Lookup("/etc/apt/sources.list")
 			require.NoError(t, err)
-			content, err := b.content(t.Context(), sources)
+			content, err := img.Content(t.Context(), sources)
 			require.NoError(t, err)
 			require.Equal(t, strings.ReplaceAll("deb http://deb.debian.org/debian SUITE main\ndeb http://deb.debian.org/debian SUITE-updates main\n"+
 				"deb http://deb.debian.org/debian-security SUITE-security main\n", "SUITE", suite), string(content))

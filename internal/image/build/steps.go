@@ -88,8 +88,8 @@ func mergeEnv(lists ...[]string) []string {
 const failedLines = 40
 
 // command runs a step in a sandbox and commits what it changed.
-func (b *Builder) command(ctx context.Context, parent *image.Image, config image.Config, s Instruction, out *output) (*image.Image, error) {
-	host, err := b.host(ctx, parent.Workspace)
+func (b *Builder) command(ctx context.Context, workspace string, parent *image.Image, config image.Config, s Instruction, out *output) (*image.Image, error) {
+	host, err := b.host(ctx, workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (b *Builder) command(ctx context.Context, parent *image.Image, config image
 		return nil, err
 	}
 	step := Step{
-		Workspace: parent.Workspace, Parent: parent, Args: s.args(),
+		Workspace: workspace, Parent: parent, Args: s.args(),
 		Env: mergeEnv(defaultEnv, host.Env, config.Env), Cwd: config.Workdir,
 		Output: out, Timeout: b.opts.StepTimeout,
 	}
@@ -127,7 +127,7 @@ func (b *Builder) command(ctx context.Context, parent *image.Image, config image
 	}
 	bound := binds(step.Binds)
 	opt := image.LayerOptions{Whiteouts: image.Overlay, Drop: func(p string) bool { return leftOut(p) || bound[p] }}
-	img, err := b.extend(ctx, parent, layer.Tar, opt, config)
+	img, err := b.extend(ctx, workspace, parent, layer.Tar, opt, config)
 	if err == nil {
 		err = drained(layer.Tar) // what follows the end of the tar: the sandbox may still be writing
 	}
@@ -187,7 +187,7 @@ func (b *Builder) mirrors(ctx context.Context, parent *image.Image, host *hostco
 		if err != nil {
 			return err
 		}
-		content, err := b.content(ctx, n)
+		content, err := parent.Content(ctx, n)
 		if err != nil {
 			return err
 		}
@@ -200,25 +200,10 @@ func (b *Builder) mirrors(ctx context.Context, parent *image.Image, host *hostco
 	return nil
 }
 
-// content reads a small file of an image.
-func (b *Builder) content(ctx context.Context, n *image.Node) ([]byte, error) {
-	content := make([]byte, 0, n.Size)
-	for _, c := range n.Chunks {
-		content = append(content, make([]byte, c.Size)...)
-		if c.Digest.IsZero() {
-			continue
-		}
-		if _, err := b.opts.Store.ReadChunk(ctx, c, content[len(content)-int(c.Size):]); err != nil {
-			return nil, err
-		}
-	}
-	return content, nil
-}
-
 // add puts an uploaded tar on top of an image. It is read twice: its digest has
 // to be right before anything of it counts.
-func (b *Builder) add(ctx context.Context, parent *image.Image, config image.Config, s Instruction) (*image.Image, error) {
-	err := b.readBlob(ctx, parent.Workspace, s.Blob, func(r io.Reader) error {
+func (b *Builder) add(ctx context.Context, workspace string, parent *image.Image, config image.Config, s Instruction) (*image.Image, error) {
+	err := b.readBlob(ctx, workspace, s.Blob, func(r io.Reader) error {
 		hash := sha256.New()
 		if _, err := io.Copy(hash, r); err != nil {
 			return err
@@ -232,8 +217,8 @@ func (b *Builder) add(ctx context.Context, parent *image.Image, config image.Con
 		return nil, err
 	}
 	var img *image.Image
-	err = b.readBlob(ctx, parent.Workspace, s.Blob, func(r io.Reader) (err error) {
-		img, err = b.extend(ctx, parent, r, image.LayerOptions{Whiteouts: image.NoWhiteouts}, config)
+	err = b.readBlob(ctx, workspace, s.Blob, func(r io.Reader) (err error) {
+		img, err = b.extend(ctx, workspace, parent, r, image.LayerOptions{Whiteouts: image.NoWhiteouts}, config)
 		return err
 	})
 	return img, err

@@ -85,7 +85,7 @@ func (im *Importer) recall(ctx context.Context, r Request, work store.Digest) (R
 	if im.Memo == nil {
 		return Report{}, false, nil
 	}
-	img, err := im.Memo.Recall(ctx, im.Images, im.Store, r.Workspace, work)
+	img, err := im.Memo.Recall(ctx, im.Images, r.Workspace, work)
 	if err != nil || img == nil {
 		return Report{}, false, err
 	}

@@ -117,7 +117,7 @@ func TestDirectoryKeepsEverything(t *testing.T) {
 	for _, c := range must(tree.Lookup("/sparse")).Chunks {
 		if !c.Digest.IsZero() {
 			buf := make([]byte, c.Size)
-			_, err := b.Store.ReadChunk(t.Context(), c, buf)
+			_, err := b.store.ReadChunk(t.Context(), c, buf)
 			require.NoError(t, err)
 			data = append(data, fmt.Sprintf("%d %q", off, strings.Trim(string(buf), "\x00")))
 		}
@@ -190,7 +190,7 @@ func TestChangingFiles(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, change(file))
 			b := newBench(t)
-			batch := b.Store.Begin(t.Context())
+			batch := b.store.Begin(t.Context())
 			defer batch.Abort()
 			err = w.read(t.Context(), batch, nil)
 			require.Equal(t, fault.Invalid, fault.ClassOf(err), "%v", err)
@@ -273,7 +273,7 @@ func TestDiskFull(t *testing.T) {
 			require.NoError(t, unix.Mount("none", disk, "tmpfs", unix.MS_REMOUNT, "size=80m"))
 			r, _ := b.ok(path)
 			require.EqualValues(t, 24<<20, r.Bytes)
-			require.NoError(t, b.Store.Close())
+			require.NoError(t, b.stores.Close())
 			require.NoError(t, os.RemoveAll(dir))
 			require.NoError(t, unix.Mount("none", disk, "tmpfs", unix.MS_REMOUNT, "size=8m"))
 		})

@@ -52,9 +52,8 @@ import (
 // Importer imports. Its fields are not changed while it is in use.
 type Importer struct {
 	Images  *image.Images
-	Store   *store.Store // that of Images
-	Memo    *memo.Memo   // of earlier imports; nil: everything is read again
-	TempDir string       // for compressed archives of images; "" = the system's
+	Memo    *memo.Memo // of earlier imports; nil: everything is read again
+	TempDir string     // for compressed archives of images; "" = the system's
 
 	// Layers are those of earlier imports; nil: every layer is read again.
 	Layers *layers.Layers
@@ -264,7 +263,11 @@ func (im *Importer) rootfs(ctx context.Context, r Request, stored io.Reader) (Re
 // build makes an image of what fill puts into a tree. After any failure nothing is left.
 func (im *Importer) build(ctx context.Context, r Request, kind Kind, cfg image.Config, fill func(*image.Tree, *store.Batch) error) (Report, error) {
 	t := image.NewTree()
-	batch := im.Store.Begin(ctx)
+	st, err := im.Images.Store(r.Workspace)
+	if err != nil {
+		return Report{}, err
+	}
+	batch := st.Begin(ctx)
 	defer batch.Abort() // of no effect after Write
 	if err := fill(t, batch); err != nil {
 		return Report{}, err

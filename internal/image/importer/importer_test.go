@@ -30,6 +30,7 @@ import (
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/image/memo"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/storetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,8 +38,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // bench is an importer with a store of its own.
 type bench struct {
 	*Importer
-	t   *testing.T
-	dir string
+	t      *testing.T
+	dir    string
+	stores *store.Workspaces
+	store  *store.Store // of the workspace default
 }
 
 func newBench(t *testing.T) *bench { return newBenchIn(t, t.TempDir()) }
@@ -47,16 +50,14 @@ func newBenchIn(t *testing.T, dir string) *bench {
 	ctx := t.Context()
 	origin, err := store.OpenDir(filepath.Join(dir, "store"))
 	require.NoError(t, err)
-	s, err := store.Open(ctx, store.Options{Dir: filepath.Join(dir, "local"), Origin: origin})
-	require.NoError(t, err)
-	t.Cleanup(func() { s.Close() })
-	images, err := image.Open(ctx, image.Options{Dir: filepath.Join(dir, "images"), Store: s, Origin: origin})
+	stores := storetest.Workspaces(t, store.WorkspacesOptions{Dir: filepath.Join(dir, "local"), Origin: origin})
+	images, err := image.Open(ctx, image.Options{Dir: filepath.Join(dir, "images"), Stores: stores})
 	require.NoError(t, err)
 	m, err := memo.Open(filepath.Join(dir, "imports"))
 	require.NoError(t, err)
 	tmp := filepath.Join(dir, "tmp")
 	require.NoError(t, os.MkdirAll(tmp, 0o700))
-	return &bench{&Importer{Images: images, Store: s, Memo: m, TempDir: tmp}, t, dir}
+	return &bench{&Importer{Images: images, Memo: m, TempDir: tmp}, t, dir, stores, storetest.Store(t, stores, "default")}
 }
 
 func (b *bench) do(path string) (Report, error) {
@@ -99,7 +100,7 @@ func (b *bench) content(n *image.Node) string {
 	for _, c := range n.File().Chunks {
 		buf := make([]byte, c.Size)
 		if !c.Digest.IsZero() {
-			_, err := b.Store.ReadChunk(b.t.Context(), c, buf)
+			_, err := b.store.ReadChunk(b.t.Context(), c, buf)
 			require.NoError(b.t, err)
 		}
 		out.Write(buf)
@@ -376,7 +377,7 @@ func TestImportMendsDamageInTheStore(t *testing.T) {
 	b := newBench(t)
 	b.ok(dir)
 	for _, p := range b.files() {
-		if !strings.HasPrefix(p, "/store/packs/") {
+		if !strings.HasPrefix(p, "/store/default/packs/") {
 			continue
 		}
 		// The chunks come first in a pack: damage the one in the middle.
@@ -389,7 +390,7 @@ func TestImportMendsDamageInTheStore(t *testing.T) {
 	damaged := func() (bad int) {
 		require.NoError(t, b.tree("test").Walk(func(_ string, n *image.Node) error {
 			for _, c := range n.File().Chunks {
-				if _, err := b.Store.ReadChunk(t.Context(), c, make([]byte, c.Size)); err != nil {
+				if _, err := b.store.ReadChunk(t.Context(), c, make([]byte, c.Size)); err != nil {
 					require.Equal(t, fault.Corrupt, fault.ClassOf(err))
 					bad++
 				}

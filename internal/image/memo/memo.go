@@ -99,12 +99,12 @@ func (m *Memo) Drop(work store.Digest) error {
 
 // Recall gives the image that a piece of work made, or nil if that is not known,
 // or not all of the image is in the store any more.
-func (m *Memo) Recall(ctx context.Context, images *image.Images, chunks *store.Store, workspace string, work store.Digest) (*image.Image, error) {
+func (m *Memo) Recall(ctx context.Context, images *image.Images, workspace string, work store.Digest) (*image.Image, error) {
 	d, known, err := m.Get(work)
 	if err != nil || !known {
 		return nil, err
 	}
-	img, err := whole(ctx, images, chunks, image.Ref{Workspace: workspace, Name: d.String()})
+	img, err := whole(ctx, images, image.Ref{Workspace: workspace, Name: d.String()})
 	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Corrupt) {
 		return nil, m.Drop(work)
 	}
@@ -112,7 +112,7 @@ func (m *Memo) Recall(ctx context.Context, images *image.Images, chunks *store.S
 }
 
 // whole gives an image of whose parts good copies are known to be in the store.
-func whole(ctx context.Context, images *image.Images, chunks *store.Store, ref image.Ref) (*image.Image, error) {
+func whole(ctx context.Context, images *image.Images, ref image.Ref) (*image.Image, error) {
 	img, err := images.Get(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -121,6 +121,10 @@ func whole(ctx context.Context, images *image.Images, chunks *store.Store, ref i
 		return nil, err
 	}
 	blocks, err := img.Blocks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	chunks, err := images.Store(ref.Workspace)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,7 @@
 // Package storetest has the conformance suites of store's contracts (TestOrigin,
 // TestCache), in-memory implementations to be used as fakes (MemOrigin,
 // MemCache), an origin with faults on demand (Faults), and whole stores for the
-// tests of packages above (New, Open).
+// tests of packages above (New, Open, Workspaces).
 package storetest
 
 import (
@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/seal"
 	"brisk.dev/brisk/internal/store/slab"
 )
 
@@ -48,6 +49,41 @@ func With(t testing.TB, o store.Options) *store.Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// Workspaces opens the stores of an origin, closed when the test ends. Without a
+// keyring there is one in o.Dir, without a directory a new one.
+func Workspaces(t testing.TB, o store.WorkspacesOptions) *store.Workspaces {
+	t.Helper()
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	if o.Keyring == nil {
+		ring, err := seal.OpenKeyring(filepath.Join(o.Dir, "keys"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Keyring = ring
+	}
+	if o.Log == nil {
+		o.Log = Log(t)
+	}
+	w, err := store.OpenWorkspaces(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return w
+}
+
+// Store gives the store of one of them.
+func Store(t testing.TB, w *store.Workspaces, workspace string) *store.Store {
+	t.Helper()
+	s, err := w.Store(workspace)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 
