@@ -106,7 +106,7 @@ func run(ctx context.Context, o options) error {
 	if err := rep.Print(os.Stdout); err != nil {
 		return err
 	}
-	return rep.Save(o.out, "cold")
+	return rep.Save(o.out, "cold", len(o.cases) < 4)
 }
 
 // run measures one case, as a function that is new and so has no snapshot yet: once with and once without created sandboxes, each with

@@ -93,7 +93,7 @@ func run(o options, chosen []string) (err error) {
 	if err := rep.Print(os.Stdout); err != nil {
 		return err
 	}
-	return rep.Save(o.out, "images")
+	return rep.Save(o.out, "images", len(chosen) < len(parts))
 }
 
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

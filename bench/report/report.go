@@ -9,6 +9,7 @@ package report
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -157,14 +158,43 @@ func num(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// Save writes dir/name.json.
-func (r *Report) Save(dir, name string) error {
-	b, err := json.MarshalIndent(r, "", "  ")
+// Save writes dir/name.json. With merge, rows that are there already and were not
+// measured now stay, in their order, and new ones go to the end; the rest of the report is this run's.
+func (r *Report) Save(dir, name string, merge bool) error {
+	path := filepath.Join(dir, name+".json")
+	out := *r
+	if merge {
+		var old Report
+		b, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(b, &old)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		out.Rows = merged(old.Rows, r.Rows)
+	}
+	b, err := json.MarshalIndent(out, "", "  ")
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, name+".json"), append(b, '\n'), 0o644)
+	return os.WriteFile(path, append(b, '\n'), 0o644)
+}
+
+func merged(old, now []Row) []Row {
+	out := slices.Clone(old)
+	for _, row := range now {
+		same := func(o Row) bool {
+			return o.Case == row.Case && o.Condition == row.Condition && o.Against == row.Against
+		}
+		if i := slices.IndexFunc(out, same); i >= 0 {
+			out[i] = row
+		} else {
+			out = append(out, row)
+		}
+	}
+	return out
 }

@@ -2,6 +2,9 @@ package report
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +20,19 @@ func TestPaired(t *testing.T) {
 
 func TestMedianOfAnEvenNumber(t *testing.T) {
 	require.Equal(t, Spread{Median: 2.5, Min: 1, Max: 4}, Of([]float64{4, 1, 3, 2}))
+}
+
+func TestSaveMerges(t *testing.T) {
+	dir := t.TempDir()
+	first := &Report{Machine: "m", Rows: []Row{Value("a", "", 1, 1, "MB", 0), Value("b", "", 1, 2, "MB", 0)}}
+	require.NoError(t, first.Save(dir, "x", true))
+	second := &Report{Machine: "n", Rows: []Row{Value("c", "", 1, 3, "MB", 0), Value("a", "", 1, 4, "MB", 0)}}
+	require.NoError(t, second.Save(dir, "x", true))
+	b, err := os.ReadFile(filepath.Join(dir, "x.json"))
+	require.NoError(t, err)
+	var got Report
+	require.NoError(t, json.Unmarshal(b, &got))
+	require.Equal(t, Report{Machine: "n", Rows: []Row{Value("a", "", 1, 4, "MB", 0), Value("b", "", 1, 2, "MB", 0), Value("c", "", 1, 3, "MB", 0)}}, got)
 }
 
 func TestPrint(t *testing.T) {
