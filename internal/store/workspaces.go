@@ -245,6 +245,9 @@ func (r *registration) check(ctx context.Context) error {
 	})
 }
 
+// Keys gives a workspace's keys; fault.NotFound if it has none here.
+func (w *Workspaces) Keys(workspace string) (*seal.Keys, error) { return w.opts.Keyring.Find(workspace) }
+
 // List gives the workspaces that the origin has, in no particular order.
 func (w *Workspaces) List(ctx context.Context) (l []string, err error) {
 	err = w.opts.Origin.List(ctx, workspacesPrefix, func(o Object) error {
