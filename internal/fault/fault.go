@@ -105,6 +105,8 @@ func ClassOf(err error) Class {
 		return Cancelled
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return DiskFull
+	case errors.Is(err, syscall.EROFS):
+		return Machine
 	case errors.Is(err, os.ErrNotExist):
 		return NotFound
 	case errors.Is(err, os.ErrExist):

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/store"
 )
 
 // dataVersion is what DATA/version says. It changes when an older Brisk could
@@ -21,7 +22,7 @@ func prepareData(p Paths) error {
 		return err
 	}
 	if err := os.MkdirAll(p.Data, 0o700); err != nil {
-		return fault.Wrap(err, "create data directory", p.Data)
+		return store.DiskError(err, "create data directory", p.Data)
 	}
 	if err := refuseForeign(p.Data); err != nil {
 		if ours, _ := isOurs(p); ours { // what is in it is another server's that starts now, too
@@ -30,9 +31,9 @@ func prepareData(p Paths) error {
 		return err
 	}
 	if err := os.Chmod(p.Data, 0o700); err != nil {
-		return fault.Wrap(err, "close to others", p.Data)
+		return store.DiskError(err, "close to others", p.Data)
 	}
-	return fault.Wrap(writeVersion(p.Data), "mark data directory", p.Data)
+	return store.DiskError(writeVersion(p.Data), "mark data directory", p.Data)
 }
 
 // isOurs reports whether a directory is marked as Brisk's, of this format or the
@@ -49,7 +50,7 @@ func isOurs(p Paths) (bool, error) {
 		return false, fault.New(fault.Machine, "%s has the format %q, this Brisk knows %q", p.Data, strings.TrimSpace(string(b)), strings.TrimSpace(dataVersion)).
 			WithHint("Use the Brisk that made it, or another directory with --data.")
 	}
-	return true, fault.Wrap(os.Chmod(p.Data, 0o700), "close to others", p.Data)
+	return true, store.DiskError(os.Chmod(p.Data, 0o700), "close to others", p.Data)
 }
 
 // refuseForeign keeps Brisk from settling in a directory that is somebody's.

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/store"
 )
 
 // lock is the right to be the server of a data directory. It ends with the
@@ -20,7 +21,7 @@ type lock struct{ f *os.File }
 func takeLock(p Paths) (*lock, error) {
 	f, err := os.OpenFile(p.lockFile(), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fault.Wrap(err, "open", p.lockFile())
+		return nil, store.DiskError(err, "open", p.lockFile())
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"brisk.dev/brisk/internal/api"
 	"brisk.dev/brisk/internal/api/apitest"
@@ -343,6 +344,18 @@ func write(t *testing.T, path, text string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+// A data directory on a disk that had an error: the server says so instead of starting.
+func TestReadOnlyDataDirectory(t *testing.T) {
+	p := place(t)
+	require.NoError(t, os.Mkdir(p.Data, 0o700))
+	require.NoError(t, unix.Mount("tmpfs", p.Data, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(p.Data, unix.MNT_DETACH) })
+	require.NoError(t, unix.Mount("tmpfs", p.Data, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	err := run(t.Context(), Options{Data: p.Data}, pretend(&apitest.Fake{}))
+	require.Equal(t, fault.Machine, fault.ClassOf(err), "%v", err)
+	require.Contains(t, fault.HintOf(err), p.Data+" is read-only")
 }
 
 func TestEnsureRunning(t *testing.T) {

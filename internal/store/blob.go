@@ -107,7 +107,11 @@ func (s *Store) BlobName(d Digest) Digest {
 func (s *Store) GetBlob(ctx context.Context, d Digest, max int64) ([]byte, error) {
 	var first error
 	for _, key := range s.blobKeys(d) {
-		data, err := s.getBlobAt(ctx, key, d, max)
+		var data []byte
+		err := s.secondLook(ctx, func() (err error) {
+			data, err = s.getBlobAt(ctx, key, d, max)
+			return err
+		})
 		if err == nil || !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Corrupt) {
 			return data, err
 		}

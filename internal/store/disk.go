@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -10,8 +11,12 @@ import (
 
 // DiskError wraps an error of an operation on the filesystem that holds path. A
 // full filesystem becomes fault.DiskFull with a hint that says where to free how
-// much; other errors keep their class.
+// much; one that is read-only is fault.Machine, with a hint; other errors keep their class.
 func DiskError(err error, op, path string) error {
+	if errors.Is(err, unix.EROFS) {
+		return (&fault.Error{Class: fault.Machine, Op: op, Object: path, Err: err}).
+			WithHint("The filesystem that holds %s is read-only; if nobody wanted that, its disk had an error: look at dmesg, then mount -o remount,rw.", path)
+	}
 	if !fault.Is(err, fault.DiskFull) {
 		return fault.Wrap(err, op, path)
 	}

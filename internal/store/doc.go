@@ -62,7 +62,8 @@
 // Bytes that are not what their digest says are never returned. A damaged place
 // in the cache is dropped and read again from the origin. A damaged chunk of
 // the origin is an error of class fault.Corrupt that names chunk and pack; the
-// store remembers the damage and no longer counts that copy as stored, so that
+// store has looked twice, since an answer can be damaged on its way,
+// remembers the damage and no longer counts that copy as stored, so that
 // importing the image again writes a good one.
 //
 // # Locks

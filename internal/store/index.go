@@ -2,6 +2,8 @@ package store
 
 import (
 	"encoding/binary"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -266,11 +268,39 @@ func (x *index) removeIfSize(d Digest, size int64) {
 	}
 }
 
-// markUnreadable remembers a pack whose index cannot be read.
-func (x *index) markUnreadable(d Digest) {
+// unmarkDamaged is called when a copy reads well: the damage was in the reading.
+func (x *index) unmarkDamaged(d, in Digest) {
+	x.mu.RLock()
+	none := len(x.damaged) == 0
+	x.mu.RUnlock()
+	if none {
+		return
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.copies(d, func(r ref, p *pack) bool {
+		if p.digest == in {
+			delete(x.damaged, r)
+		}
+		return false
+	})
+}
+
+// markUnreadable remembers a pack whose index cannot be read, and reports whether
+// that is news.
+func (x *index) markUnreadable(d Digest) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_, known := x.unreadable[d]
 	x.unreadable[d] = struct{}{}
+	return !known
+}
+
+// unreadables are the packs whose index could not be read.
+func (x *index) unreadables() []Digest {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.Collect(maps.Keys(x.unreadable))
 }
 
 // isBad reports whether something is wrong with a pack, so that writing it again

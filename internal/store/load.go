@@ -173,13 +173,19 @@ func (s *Store) load(ctx context.Context) error {
 // learn reads the index of one pack. A pack that is damaged or gone is no error:
 // the chunks that only it has will be.
 func (s *Store) learn(ctx context.Context, d Digest, size int64) error {
-	x, how, err := decodePackIndex(size, s.sealing(), func(p []byte, off int64) error {
-		return s.opts.Origin.ReadAt(ctx, packKey(d), p, off)
+	var x packIndex
+	var how packSeal
+	err := s.secondLook(ctx, func() (err error) {
+		x, how, err = decodePackIndex(size, s.sealing(), func(p []byte, off int64) error {
+			return s.opts.Origin.ReadAt(ctx, packKey(d), p, off)
+		})
+		return err
 	})
 	switch {
 	case fault.Is(err, fault.Corrupt):
-		s.log.Error("a pack is damaged; images that use it have to be imported again", "pack", d, "err", err)
-		s.index.markUnreadable(d)
+		if s.index.markUnreadable(d) {
+			s.log.Error("a pack is damaged; images that use it have to be imported again", "pack", d, "err", err)
+		}
 		return nil
 	case fault.Is(err, fault.NotFound): // deleted meanwhile
 		return nil
@@ -245,6 +251,35 @@ func (s *Store) learnExpected(ctx context.Context) error {
 				e.mu.Lock()
 				delete(e.packs, d)
 				e.mu.Unlock()
+			}
+			return fault.Wrap(err, "find pack", d.Short())
+		})
+	}
+	return group.Wait()
+}
+
+// relearn looks again at the packs whose index could not be read. It is the last
+// resort before a chunk counts as lost: the answers may have been wrong, not the packs.
+func (s *Store) relearn(ctx context.Context) error {
+	if len(s.index.unreadables()) == 0 {
+		return nil
+	}
+	select {
+	case s.expected.turn <- struct{}{}:
+		defer func() { <-s.expected.turn }()
+	case <-ctx.Done():
+		return fault.Wrap(ctx.Err(), "read", "indexes of packs")
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(s.opts.Parallel)
+	for _, d := range s.index.unreadables() {
+		group.Go(func() error {
+			size, err := s.opts.Origin.Size(ctx, packKey(d))
+			if err == nil {
+				err = s.learn(ctx, d, size)
+			}
+			if fault.Is(err, fault.NotFound) {
+				err = nil
 			}
 			return fault.Wrap(err, "find pack", d.Short())
 		})

@@ -21,6 +21,7 @@ type Stats struct {
 	JoinedReads              int64 // reads that waited for another's fetch, or for a stream
 	HoleReads                int64
 	DamagedReads             int64 // copies in the origin that did not verify
+	BrokenAnswers            int64 // answers of the origin that did not verify, and another did
 	DamagedAnswers           int64 // answers of peers that did not verify
 	PeerFailures             int64 // times that peers failed otherwise than by not having a chunk
 	Served                   int64 // chunks that other machines got from this one
@@ -35,10 +36,10 @@ type Stats struct {
 }
 
 type counters struct {
-	cacheReads, cacheBytes, originReads, originBytes, storedBytes, joinedReads, holeReads, damagedReads, cacheFailures atomic.Int64
-	streamedChunks, streamedBytes, prefetchedChunks, prefetchedBytes                                                   atomic.Int64
-	peerReads, peerBytes, damagedAnswers, peerFailures, served                                                         atomic.Int64
-	cacheLogged                                                                                                        atomic.Int64 // when a cache failure was last logged, Unix seconds
+	cacheReads, cacheBytes, originReads, originBytes, storedBytes, joinedReads, holeReads, damagedReads, brokenAnswers, cacheFailures atomic.Int64
+	streamedChunks, streamedBytes, prefetchedChunks, prefetchedBytes                                                                  atomic.Int64
+	peerReads, peerBytes, damagedAnswers, peerFailures, served                                                                        atomic.Int64
+	cacheLogged                                                                                                                       atomic.Int64 // when a cache failure was last logged, Unix seconds
 }
 
 // Stats gives the counts. It does not wait for the index.
@@ -48,7 +49,7 @@ func (s *Store) Stats() Stats {
 		CacheReads: c.cacheReads.Load(), CacheBytes: c.cacheBytes.Load(),
 		OriginReads: c.originReads.Load(), OriginBytes: c.originBytes.Load(), StoredBytes: c.storedBytes.Load(),
 		JoinedReads: c.joinedReads.Load(), HoleReads: c.holeReads.Load(),
-		DamagedReads: c.damagedReads.Load(), CacheFailures: c.cacheFailures.Load(),
+		DamagedReads: c.damagedReads.Load(), BrokenAnswers: c.brokenAnswers.Load(), CacheFailures: c.cacheFailures.Load(),
 		StreamedChunks: c.streamedChunks.Load(), StreamedBytes: c.streamedBytes.Load(),
 		PrefetchedChunks: c.prefetchedChunks.Load(), PrefetchedBytes: c.prefetchedBytes.Load(),
 		PeerReads: c.peerReads.Load(), PeerBytes: c.peerBytes.Load(),
@@ -88,6 +89,14 @@ func (s *Store) stored(ctx context.Context, c Chunk) error {
 	}
 	for _, in := range s.lineage() {
 		if err := in.await(ctx); err != nil {
+			return err
+		}
+		if in.index.knows(c.Digest) {
+			return nil
+		}
+	}
+	for _, in := range s.lineage() {
+		if err := in.relearn(ctx); err != nil {
 			return err
 		}
 		if in.index.knows(c.Digest) {
@@ -223,6 +232,7 @@ func (s *Store) find(ctx context.Context, c Chunk) ([]copyOf, error) {
 		func(in *Store) error { return in.awaitLocal(ctx) },
 		func(in *Store) error { return in.learnExpected(ctx) },
 		func(in *Store) error { return in.await(ctx) },
+		func(in *Store) error { return in.relearn(ctx) },
 	} {
 		var copies []copyOf
 		for _, in := range s.lineage() {
@@ -258,7 +268,8 @@ func (s *Store) tryCopies(ctx context.Context, c Chunk, buf []byte) (stored uint
 		return 0, false, err
 	}
 	for _, at := range copies {
-		if err = at.in.readCopy(ctx, c, at, buf); err == nil {
+		if err = at.in.secondLook(ctx, func() error { return at.in.readCopy(ctx, c, at, buf) }); err == nil {
+			at.in.index.unmarkDamaged(c.Digest, at.pack)
 			return at.stored, false, nil
 		}
 		if ctx.Err() != nil {

@@ -25,10 +25,14 @@ func (s *Store) GetRecord(ctx context.Context, kind, name string) ([]byte, Versi
 	if err != nil {
 		return nil, "", err
 	}
-	b, v, err := s.opts.Origin.Get(ctx, key, MaxRecord+recordOverhead)
-	if err == nil {
-		b, err = s.openRecord(kind, name, b)
-	}
+	var b []byte
+	var v Version
+	err = s.secondLook(ctx, func() (err error) {
+		if b, v, err = s.opts.Origin.Get(ctx, key, MaxRecord+recordOverhead); err == nil {
+			b, err = s.openRecord(kind, name, b)
+		}
+		return err
+	})
 	return b, v, fault.Wrap(err, "read record", kind+" "+name)
 }
 
