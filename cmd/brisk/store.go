@@ -46,6 +46,9 @@ func (a *app) storeCommand() *cobra.Command {
 					"cache", fmt.Sprintf("%s of %s, %s chunks", bytesText(s.Cache.Bytes), bytesText(s.Cache.Limit), count(s.Cache.Chunks)),
 					"cache reads", fmt.Sprintf("%s hits, %s misses, %s damaged", count(s.Cache.Hits), count(s.Cache.Misses), count(s.Cache.Drops)),
 					"disk", bytesText(s.DiskFree)+" free")
+				if s.Peers != nil {
+					printPeers(w, s.Peers)
+				}
 			})
 		})),
 	})

@@ -34,6 +34,8 @@ directory, 6 if the machine lacks something.`,
 	f := c.Flags()
 	f.StringVar(&o.Runsc, "runsc", "", "`path` of the runsc binary; also $BRISK_RUNSC (default beside brisk, in /usr/local/lib/brisk, in the PATH)")
 	f.StringVar(&o.Store, "store", os.Getenv("BRISK_STORE"), "`place` where images are kept: a directory, or s3://BUCKET/PREFIX?endpoint=URL&region=NAME; remembered; also $BRISK_STORE (default in the data directory)")
+	f.StringVar(&o.Listen, "listen", os.Getenv("BRISK_LISTEN"), "`address` at which other machines of a cluster reach this one, such as :7720; also $BRISK_LISTEN (default none)")
+	f.StringVar(&o.Advertise, "advertise", os.Getenv("BRISK_ADVERTISE"), "`address` that others are told, where --listen does not say it; also $BRISK_ADVERTISE")
 	f.StringVar(&o.Node, "node", "", "`name` of this machine in records (default its host name)")
 	f.DurationVar(&o.IdleExit, "idle-exit", 0, "end after this `time` without calls, instances and clients, such as 15m (default never)")
 	f.IntVar(&o.Pool, "pool", server.DefaultPool, "`number` of sandboxes created beforehand for each function with a snapshot; -1 = none")

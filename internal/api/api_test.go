@@ -19,6 +19,7 @@ import (
 
 	"brisk.dev/brisk/internal/api"
 	"brisk.dev/brisk/internal/api/apitest"
+	"brisk.dev/brisk/internal/cluster"
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/function"
 	"brisk.dev/brisk/internal/image"
@@ -512,6 +513,24 @@ func TestHistory(t *testing.T) {
 	_, err = c.Logs(t.Context(), scheduler.LogFilter{Call: "aa"})
 	require.NoError(t, err)
 	require.Equal(t, []scheduler.LogFilter{{Function: "mean", Limit: 5}, {Call: "aa", Limit: 1000}}, f.Filters())
+}
+
+func TestNodes(t *testing.T) {
+	want := api.NodeList{Status: cluster.Status{Cluster: "c", Self: "a", Members: []cluster.Member{{Name: "a", Alive: true}}}}
+	c, _ := start(t, &apitest.Fake{Cluster: want}, api.Options{})
+	got, err := c.Nodes(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	token, err := c.NodeToken(t.Context(), api.NodeTokenRequest{Expires: time.Minute, Reusable: true})
+	require.NoError(t, err)
+	require.Equal(t, "token for 1m0s, reusable true", token.Token)
+	_, err = c.NodeToken(t.Context(), api.NodeTokenRequest{Expires: -1})
+	require.Equal(t, fault.Invalid, fault.ClassOf(err))
+	r, err := c.RemoveNode(t.Context(), "old")
+	require.NoError(t, err)
+	require.Equal(t, api.NodeRemoval{WithdrawnTokens: 2}, r)
+	_, err = c.RemoveNode(t.Context(), "a/b")
+	require.Equal(t, fault.NotFound, fault.ClassOf(err))
 }
 
 func TestStoreStats(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/scheduler"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/peer"
 )
 
 // Functions runs functions and containers. *scheduler.Scheduler is one.
@@ -149,6 +150,8 @@ type StoreStats struct {
 	Origin      Origin   `json:"origin"`
 	Cache       CacheUse `json:"cache"`
 	DiskFree    int64    `json:"disk_free"` // where DATA lies
+
+	Peers *peer.Stats `json:"peers,omitempty"` // of a machine in a cluster
 }
 
 // Origin is where the store is, and how it does. The counts, since the server

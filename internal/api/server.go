@@ -29,6 +29,7 @@ type Backend struct {
 	Exchange  Exchange
 	Blobs     Blobs
 	Stats     Stats
+	Nodes     Nodes
 }
 
 // Options of a server.

@@ -261,11 +261,15 @@ func TestKeysReachAllNodes(t *testing.T) {
 	ck, ak, bk := &memoryKeys{}, &memoryKeys{}, &memoryKeys{}
 	require.NoError(t, ck.Make("shared"))
 	o := options(t.TempDir(), "c")
-	o.Keys = ck
+	o.Keys, o.Origin = ck, "s3://bucket"
 	c := run(t, o)
 
 	dir := t.TempDir()
-	_, err := Join(t.Context(), JoinOptions{Dir: dir, Name: "a", Token: token(t, c, TokenOptions{}), Keys: ak})
+	_, err := Join(t.Context(), JoinOptions{Dir: dir, Name: "a", Token: token(t, c, TokenOptions{}),
+		Keep: func(origin string, keys map[string]string) error {
+			require.Equal(t, "s3://bucket", origin)
+			return ak.Import(keys)
+		}})
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"shared": "key of shared"}, ak.keys, "with the answer to joining")
 

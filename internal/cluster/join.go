@@ -77,7 +77,10 @@ type JoinOptions struct {
 	Dir   string // of the cluster's state
 	Name  string // of this machine
 	Token Token
-	Keys  Keys // gets the workspaces' keys; nil = nobody does
+	// Keep is given the origin of the cluster's store and the workspaces' keys, and
+	// keeps them durably, before the machine is a node; an error of it ends the
+	// joining. May be nil.
+	Keep func(origin string, keys map[string]string) error
 }
 
 // Join makes this machine a node of the token's cluster, durably. It is repeated
@@ -85,9 +88,6 @@ type JoinOptions struct {
 func Join(ctx context.Context, o JoinOptions) (Place, error) {
 	if !ValidName(o.Name) {
 		return Place{}, badName(o.Name)
-	}
-	if o.Keys == nil {
-		o.Keys = noKeys{}
 	}
 	switch place, err := Look(o.Dir); {
 	case err != nil:
@@ -142,8 +142,10 @@ func Join(ctx context.Context, o JoinOptions) (Place, error) {
 	if pub, is := leaf.PublicKey.(ed25519.PublicKey); !is || !pub.Equal(key.Public()) || id.name != o.Name || id.role != node {
 		return Place{}, fault.New(fault.Invalid, "the control node sent a certificate for %s", id.uri())
 	}
-	if err := o.Keys.Import(a.Keys); err != nil {
-		return Place{}, err
+	if o.Keep != nil {
+		if err := o.Keep(a.Origin, a.Keys); err != nil {
+			return Place{}, err
+		}
 	}
 	err = publishJSON(memberPath(o.Dir), memberFile{
 		Version: stateVersion, Name: o.Name, Origin: a.Origin, Control: a.Control,

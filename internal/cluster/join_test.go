@@ -127,6 +127,21 @@ func TestNamesAreOfOneMachine(t *testing.T) {
 	requireClass(t, fault.Invalid, err)
 }
 
+func TestJoiningEndsWhereItCannotBeKept(t *testing.T) {
+	c := runControl(t)
+	o := JoinOptions{Dir: t.TempDir(), Name: "a", Token: token(t, c, TokenOptions{})}
+	full := fault.New(fault.DiskFull, "no space")
+	o.Keep = func(string, map[string]string) error { return full }
+	_, err := Join(t.Context(), o)
+	require.Equal(t, full, err)
+	place, err := Look(o.Dir)
+	require.NoError(t, err)
+	require.Equal(t, Alone, place.Kind)
+	o.Keep = nil
+	_, err = Join(t.Context(), o)
+	require.NoError(t, err, "with the same token")
+}
+
 // TestTheSecretGoesOnlyToTheCluster has servers at the token's address that are
 // something else, and listens to what they are told.
 func TestTheSecretGoesOnlyToTheCluster(t *testing.T) {

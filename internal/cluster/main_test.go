@@ -96,7 +96,7 @@ func token(t *testing.T, c *Cluster, o TokenOptions) Token {
 func join(t *testing.T, c *Cluster, name string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	_, err := Join(t.Context(), JoinOptions{Dir: dir, Name: name, Token: token(t, c, TokenOptions{}), Keys: &memoryKeys{}})
+	_, err := Join(t.Context(), JoinOptions{Dir: dir, Name: name, Token: token(t, c, TokenOptions{})})
 	require.NoError(t, err)
 	return dir
 }

@@ -11,10 +11,12 @@ import (
 // Options say which server to run and how. Only Data is needed, and even that
 // has a default; zero values of the others are sensible.
 type Options struct {
-	Data    string // directory of the state; "" = DefaultData
-	Version string // of the program, for GET /v1/info
-	Runsc   string // path of runsc; "" = look for it (FindRunsc)
-	Node    string // name of this machine in records; "" = its host name
+	Data      string // directory of the state; "" = DefaultData
+	Version   string // of the program, for GET /v1/info
+	Runsc     string // path of runsc; "" = look for it (FindRunsc)
+	Listen    string // host:port for other machines of a cluster, either may be empty; "" = none may come
+	Advertise string // host or host:port where they reach it; "" = what Listen amounts to
+	Node      string // name of this machine in records; "" = its host name
 
 	Foreground bool          // log to Output as well
 	Output     io.Writer     // for people; nil = none

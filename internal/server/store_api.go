@@ -18,6 +18,7 @@ type storeAPI struct {
 	images *image.Images
 	origin *origin
 	cache  store.Cache
+	others *company
 }
 
 func (a *storeAPI) StoreStats(ctx context.Context) (s api.StoreStats, err error) {
@@ -48,6 +49,10 @@ func (a *storeAPI) StoreStats(ctx context.Context) (s api.StoreStats, err error)
 	s.Cache = api.CacheUse{
 		Chunks: c.Chunks, Bytes: c.Bytes, Limit: c.Limit,
 		Hits: c.Hits, Misses: c.Misses, Drops: c.Drops, Writes: c.Writes,
+	}
+	if a.others != nil {
+		p := a.others.peers.Stats()
+		s.Peers = &p
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(a.data, &st); err != nil {

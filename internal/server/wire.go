@@ -23,7 +23,6 @@ import (
 	"brisk.dev/brisk/internal/scheduler"
 	"brisk.dev/brisk/internal/snapshot"
 	"brisk.dev/brisk/internal/store"
-	"brisk.dev/brisk/internal/store/seal"
 	"brisk.dev/brisk/internal/store/slab"
 	sdk "brisk.dev/brisk/sdk/python"
 )
@@ -67,12 +66,20 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 		return nil, err
 	}
 	built.later("cache", func(context.Context) error { return cache.Close() })
-	keyring, err := seal.OpenKeyring(data("keys"))
+	keyring, err := openKeyring(p)
 	if err != nil {
 		return nil, err
 	}
+	others, err := openCompany(ctx, o, p, keyring, origin.place, part)
+	if err != nil {
+		return nil, err
+	}
+	if others != nil {
+		built.later("cluster", func(context.Context) error { others.close(); return nil })
+	}
 	stores, err := store.OpenWorkspaces(ctx, store.WorkspacesOptions{
 		Dir: data("cache", "packs"), Origin: origin.Origin, Cache: cache, Keyring: keyring,
+		Peers: others.storePeers(), MakeKeys: others.makeKeys(),
 		// A bucket is somebody else's machine. A directory is as good as the cache, which is plain.
 		Sealed: origin.place.Bucket != nil, Shared: !origin.place.Own, Log: part("store"),
 	})
@@ -83,6 +90,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	if _, err := stores.Store(image.DefaultWorkspace); err != nil { // a key may be missing
 		return nil, err
 	}
+	others.begin(stores)
 
 	// Images. What is mounted is known only to the node, which comes later.
 	var machine *node.Node
@@ -172,7 +180,8 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	}
 	built.backend = api.Backend{
 		Functions: calls, History: calls, Images: pictures, Builder: pictures, Importer: pictures, Exchange: pictures, Blobs: uploads,
-		Stats: &storeAPI{data: p.Data, images: images, origin: origin, cache: cache},
+		Stats: &storeAPI{data: p.Data, images: images, origin: origin, cache: cache, others: others},
+		Nodes: nodeAPI{others},
 	}
 	built.active = func() int {
 		n := calls.Active()

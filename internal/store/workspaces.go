@@ -31,6 +31,9 @@ type WorkspacesOptions struct {
 	Cache   Cache  // of all workspaces; closed by its owner, after Close; nil: none
 	Peers   Peers  // nil: none
 	Keyring *seal.Keyring
+	// MakeKeys has the keys of a workspace that the keyring lacks put into it, where
+	// machines share workspaces and one of them makes all keys. nil: the keyring makes them.
+	MakeKeys func(ctx context.Context, workspace string) error
 	Shared  bool // other machines may use the origin, too
 	Sealed  bool // what goes to the origin is sealed: whoever has the origin must not be able to read it
 	Log     *slog.Logger
@@ -194,6 +197,14 @@ func (w *Workspaces) keys(workspace string) (*seal.Keys, error) {
 	keys, err := w.opts.Keyring.Find(workspace)
 	if !fault.Is(err, fault.NotFound) {
 		return keys, err
+	}
+	if w.opts.MakeKeys != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
+		defer cancel()
+		if err := w.opts.MakeKeys(ctx, workspace); err != nil {
+			return nil, err
+		}
+		return w.opts.Keyring.Find(workspace)
 	}
 	if w.opts.Sealed {
 		ctx, cancel := context.WithTimeout(context.Background(), openTimeout)

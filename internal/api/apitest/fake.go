@@ -6,6 +6,7 @@ package apitest
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -38,6 +39,7 @@ type Fake struct {
 	LogLines        []scheduler.LogLine
 	Details         []api.ImageDetail
 	StoreState      api.StoreStats
+	Cluster         api.NodeList
 
 	mu         sync.Mutex
 	registered []function.Function
@@ -47,7 +49,7 @@ type Fake struct {
 
 // Backend gives f every part in an API server.
 func (f *Fake) Backend() api.Backend {
-	return api.Backend{Functions: f, History: f, Images: f, Builder: f, Importer: f, Exchange: f, Blobs: f, Stats: f}
+	return api.Backend{Functions: f, History: f, Images: f, Builder: f, Importer: f, Exchange: f, Blobs: f, Stats: f, Nodes: f}
 }
 
 // Serve serves f on a unix socket until the test ends, with one workspace,
@@ -254,3 +256,19 @@ func (f *Fake) Put(_ context.Context, _, ref string, r io.Reader) error {
 
 // StoreStats gives StoreState.
 func (f *Fake) StoreStats(context.Context) (api.StoreStats, error) { return f.StoreState, nil }
+
+// Nodes gives Cluster.
+func (f *Fake) Nodes(context.Context) (api.NodeList, error) { return f.Cluster, nil }
+
+// NodeToken gives a token that says what it is good for.
+func (f *Fake) NodeToken(_ context.Context, q api.NodeTokenRequest) (api.NodeToken, error) {
+	return api.NodeToken{Token: fmt.Sprintf("token for %v, reusable %v", q.Expires, q.Reusable)}, nil
+}
+
+// RemoveNode knows the node "old".
+func (f *Fake) RemoveNode(_ context.Context, name string) (api.NodeRemoval, error) {
+	if name != "old" {
+		return api.NodeRemoval{}, fault.New(fault.NotFound, "the cluster has no node %q", name)
+	}
+	return api.NodeRemoval{WithdrawnTokens: 2}, nil
+}
