@@ -44,7 +44,8 @@ type Images struct {
 		sync.Mutex
 		images map[loadedKey]*Image
 	}
-	native nativeImages
+	native  nativeImages
+	touched touched
 }
 
 type loadedKey struct {
@@ -186,7 +187,7 @@ func (s *Images) Get(ctx context.Context, ref Ref) (*Image, error) {
 	if fault.Is(err, fault.NotFound) && t.name == "" && t.workspace != store.SharedWorkspace {
 		var other error
 		if img, other = s.load(ctx, store.SharedWorkspace, t.digest); other == nil {
-			return img, nil
+			err = nil
 		}
 	}
 	if fault.Is(err, fault.NotFound) {
@@ -195,7 +196,11 @@ func (s *Images) Get(ctx context.Context, ref Ref) (*Image, error) {
 		}
 		return nil, s.notFound(ctx, ref)
 	}
-	return img, fault.Wrap(err, "image", ref.Name)
+	if err != nil {
+		return nil, fault.Wrap(err, "image", ref.Name)
+	}
+	s.touch(img.Workspace, img.Digest)
+	return img, nil
 }
 
 func (s *Images) load(ctx context.Context, workspace string, d store.Digest) (*Image, error) {

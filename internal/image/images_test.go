@@ -79,7 +79,10 @@ func (w *world) get(name string) (*Image, error) {
 }
 
 // files is an image's content as list writes it down, read through its blocks.
-func (w *world) files(img *Image) []string {
+func (w *world) files(img *Image) []string { return w.filesOf(w.store, img) }
+
+// filesOf reads them from a store.
+func (w *world) filesOf(from *store.Store, img *Image) []string {
 	w.t.Helper()
 	tree, err := img.Tree(w.t.Context())
 	require.NoError(w.t, err)
@@ -90,7 +93,7 @@ func (w *world) files(img *Image) []string {
 				continue
 			}
 			b := make([]byte, c.Size)
-			if _, err := w.store.ReadChunk(w.t.Context(), c, b); err != nil {
+			if _, err := from.ReadChunk(w.t.Context(), c, b); err != nil {
 				return err
 			}
 			m[c.Digest] = b
@@ -387,7 +390,7 @@ func TestCollect(t *testing.T) {
 	require.Error(t, err)
 	w.origin.Before(nil)
 	require.Len(t, w.keys(""), len(keys)+1)
-	freed, err := w.images.Collect(t.Context())
+	freed, err := w.images.Collect(t.Context(), CollectOptions{})
 	require.NoError(t, err)
 	require.Equal(t, 1, freed.Packs)
 	require.Equal(t, keys, w.keys(""))
@@ -398,7 +401,7 @@ func TestCollect(t *testing.T) {
 	stores := storetest.Workspaces(t, store.WorkspacesOptions{Origin: w.origin, Keyring: ring})
 	other, err := Open(t.Context(), Options{Dir: t.TempDir(), Stores: stores, Log: storetest.Log(t)})
 	require.NoError(t, err)
-	_, err = other.Collect(t.Context())
+	_, err = other.Collect(t.Context(), CollectOptions{})
 	require.NoError(t, err)
 	require.Equal(t, keys, w.keys(""))
 	l, err := other.List(t.Context(), DefaultWorkspace)
@@ -419,7 +422,7 @@ func TestCollect(t *testing.T) {
 	require.NoError(t, w.images.Remove(t.Context(), Ref{DefaultWorkspace, "web"}))
 	_, err = other.Get(t.Context(), Ref{DefaultWorkspace, "web"})
 	require.True(t, fault.Is(err, fault.NotFound), err)
-	_, err = other.Collect(t.Context())
+	_, err = other.Collect(t.Context(), CollectOptions{})
 	require.NoError(t, err)
 	require.Empty(t, mustGlob(t, filepath.Join(other.opt.Dir, "*/*/*")))
 }

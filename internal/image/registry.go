@@ -102,10 +102,11 @@ func (s *Images) originManifest(ctx context.Context, workspace string, d store.D
 // writeManifest makes a manifest durable at the origin, and then here. If the image is
 // there already, from whatever machine, it needs what it needed and what is new:
 // it may have been packed anew because an old pack was damaged.
-func (s *Images) writeManifest(ctx context.Context, workspace string, m *Manifest) (*Manifest, error) {
+// isNew says that there was none.
+func (s *Images) writeManifest(ctx context.Context, workspace string, m *Manifest) (_ *Manifest, isNew bool, err error) {
 	st, err := s.Store(workspace)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	d := m.Digest()
 	for try := 0; ; try++ {
@@ -121,12 +122,12 @@ func (s *Images) writeManifest(ctx context.Context, workspace string, m *Manifes
 		case fault.Is(err, fault.Corrupt):
 			damaged = &v
 		default:
-			return nil, err
+			return nil, false, err
 		}
 		b := merged.Encode()
 		read, err := ParseManifest(b) // as everybody will read it
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if old == nil || !bytes.Equal(b, old.Encode()) {
 			expect := &v
@@ -137,11 +138,29 @@ func (s *Images) writeManifest(ctx context.Context, workspace string, m *Manifes
 				continue // another machine has written it just now
 			}
 			if err != nil {
-				return nil, err
+				return nil, false, err
 			}
 		}
-		return read, publish(s.manifestPath(workspace, d), b)
+		return read, old == nil, publish(s.manifestPath(workspace, d), b)
 	}
+}
+
+// unwriteManifest takes back what writeManifest has just written, unless somebody
+// else has written it, too.
+func (s *Images) unwriteManifest(ctx context.Context, workspace string, m *Manifest, isNew bool) error {
+	st, err := s.Store(workspace)
+	if err != nil || !isNew {
+		return err
+	}
+	b, _, err := st.GetRecord(ctx, kindManifests, m.Digest().String())
+	if err != nil || !bytes.Equal(b, m.Encode()) {
+		return nil
+	}
+	if err := st.DeleteRecord(ctx, kindManifests, m.Digest().String()); err != nil {
+		return err
+	}
+	s.forget(workspace, m.Digest())
+	return nil
 }
 
 // nameFile is what the record of a name holds, and the local copy.

@@ -2,11 +2,8 @@ package image
 
 import (
 	"context"
-	"maps"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
+	"sync"
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
@@ -21,6 +18,7 @@ func (s *Images) Remove(ctx context.Context, ref Ref) error {
 	if err != nil {
 		return err
 	}
+	done = sync.OnceFunc(done)
 	defer done()
 	t, err := s.resolve(ctx, ref)
 	if err != nil && t.name == "" {
@@ -60,21 +58,35 @@ func (s *Images) Remove(ctx context.Context, ref Ref) error {
 	if !last || t.digest.IsZero() {
 		return nil
 	}
-	return fault.Wrap(s.discard(ctx, t.workspace, t.digest), "remove image", ref.Name)
+	if err := s.discard(ctx, t.workspace, t.digest); err != nil {
+		return fault.Wrap(err, "remove image", ref.Name)
+	}
+	done()
+	return fault.Wrap(s.collectNow(ctx, t.workspace), "remove image", ref.Name)
 }
 
-// discard removes an image's manifest and then what it alone referred to.
+// discard removes an image: its profiles, its manifest, and what is here of it. What they named is
+// for the collector. Precondition: the registry's lock is held.
 func (s *Images) discard(ctx context.Context, workspace string, d store.Digest) error {
 	st, err := s.Store(workspace)
 	if err != nil {
+		return err
+	}
+	// Machines that read the image have the grace period to say so, from now on. A manifest
+	// that cannot be read is in nobody's use.
+	if m, _, err := s.originManifest(ctx, workspace, d); err == nil {
+		if err := st.Reprieve(ctx, m.Packs, []store.Digest{m.Meta.Digest, m.Chunks.Digest}); err != nil {
+			return err
+		}
+	}
+	if err := s.dropProfiles(ctx, st, func(image store.Digest) bool { return image == d }); err != nil {
 		return err
 	}
 	if err := st.DeleteRecord(ctx, kindManifests, d.String()); err != nil {
 		return err
 	}
 	s.forget(workspace, d)
-	_, err = s.collect(ctx, workspace)
-	return err
+	return nil
 }
 
 // forget drops what is here of an image that is not at the origin any more.
@@ -87,181 +99,25 @@ func (s *Images) forget(workspace string, d store.Digest) {
 	s.loaded.Unlock()
 }
 
-// Collect deletes from the stores what no manifest names: what a process that died
-// had written of an image, or an interrupted Remove left. It may run at any time.
-func (s *Images) Collect(ctx context.Context) (freed store.Freed, err error) {
-	done, err := s.change(ctx)
+// dropProfiles removes the profiles of images.
+func (s *Images) dropProfiles(ctx context.Context, st *store.Store, of func(image store.Digest) bool) error {
+	names, err := profileNames(ctx, st, of)
 	if err != nil {
-		return freed, err
-	}
-	defer done()
-	workspaces, err := s.opt.Stores.List(ctx)
-	if err != nil {
-		return freed, fault.Wrap(err, "collect garbage", "")
-	}
-	for _, w := range workspaces {
-		f, err := s.collect(ctx, w)
-		freed.Packs, freed.Blobs, freed.Bytes = freed.Packs+f.Packs, freed.Blobs+f.Blobs, freed.Bytes+f.Bytes
-		if err != nil {
-			return freed, fault.Wrap(err, "collect garbage", w)
-		}
-	}
-	return freed, nil
-}
-
-// collect deletes packs, blobs and local files of a workspace that no manifest names.
-func (s *Images) collect(ctx context.Context, workspace string) (freed store.Freed, err error) {
-	st, err := s.Store(workspace)
-	if err != nil {
-		return freed, err
-	}
-	own, err := s.roots(ctx, workspace)
-	if err != nil {
-		return freed, s.unknown(ctx, err)
-	}
-	s.dropLocal(workspace, own)
-	if workspace == store.SharedWorkspace {
-		// Everybody's images may lie in packs of the shared ones.
-		others, err := s.opt.Stores.List(ctx)
-		if err != nil {
-			return freed, err
-		}
-		for _, w := range others {
-			theirs, err := s.roots(ctx, w)
-			if err != nil {
-				return freed, s.unknown(ctx, err)
-			}
-			maps.Copy(own.packs, theirs.packs)
-		}
-	}
-	blobs := map[store.Digest]bool{}
-	for d := range own.blobs {
-		blobs[st.BlobName(d)] = true
-	}
-	freed, err = st.Retain(ctx,
-		func(d store.Digest) bool { return own.packs[d] },
-		func(name store.Digest) bool { return blobs[name] })
-	if freed != (store.Freed{}) {
-		s.log.Info("deleted what no image needs", "workspace", workspace, "packs", freed.Packs, "blobs", freed.Blobs, "bytes", freed.Bytes)
-	}
-	return freed, err
-}
-
-// unknown is what collecting comes to if not all roots are known: nothing can be
-// told to be unneeded, and that is no failure of who removes an image.
-func (s *Images) unknown(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	s.log.Warn("nothing is deleted from the store while a manifest cannot be read", "error", err)
-	return nil
-}
-
-// roots are the objects of the store that manifests name.
-type roots struct{ packs, blobs map[store.Digest]bool }
-
-func (r roots) add(m *Manifest) {
-	for _, p := range m.Packs {
-		r.packs[p] = true
-	}
-	r.blobs[m.Meta.Digest], r.blobs[m.Chunks.Digest] = true, true
-}
-
-// roots are what the images of a workspace need, as the origin has them now. Copies of
-// manifests here that it does not have any more are dropped.
-func (s *Images) roots(ctx context.Context, workspace string) (roots, error) {
-	r := roots{packs: map[store.Digest]bool{}, blobs: map[store.Digest]bool{}}
-	st, err := s.Store(workspace)
-	if err != nil {
-		return r, err
-	}
-	listed := map[store.Digest]bool{}
-	if err := st.ListRecords(ctx, kindManifests, func(name string) error {
-		d, err := store.ParseDigest(name)
-		if err == nil {
-			listed[d] = true
-		}
-		return nil
-	}); err != nil {
-		return r, err
-	}
-	all := slices.Collect(maps.Keys(listed))
-	manifests := make([]*Manifest, len(all))
-	if err := eachOf(ctx, len(all), func(ctx context.Context, i int) (err error) {
-		// Not the copy here: another machine may have added packs.
-		manifests[i], _, err = s.originManifest(ctx, workspace, all[i])
-		if fault.Is(err, fault.Corrupt) {
-			manifests[i], err = s.readManifest(ctx, workspace, all[i])
-		}
-		if fault.Is(err, fault.NotFound) {
-			err = nil // removed meanwhile
-		}
 		return err
-	}); err != nil {
-		return r, err
 	}
-	for _, m := range manifests {
-		if m != nil {
-			r.add(m)
-		}
-	}
-	if err := s.profileRoots(ctx, st, listed, r); err != nil {
-		return r, err
-	}
-	here, err := s.localDigests(workspace)
-	for _, d := range here {
-		if !listed[d] {
-			s.forget(workspace, d)
-		}
-	}
-	return r, err
+	return eachOf(ctx, len(names), func(ctx context.Context, i int) error {
+		return st.DeleteRecord(ctx, profileKind, names[i])
+	})
 }
 
-// profileRoots adds the hot packs that profiles of the listed images name.
-func (s *Images) profileRoots(ctx context.Context, st *store.Store, listed map[store.Digest]bool, r roots) error {
-	var names []string
-	if err := st.ListRecords(ctx, profileKind, func(name string) error {
+// profileNames lists the records of profiles of images.
+func profileNames(ctx context.Context, st *store.Store, of func(image store.Digest) bool) (names []string, err error) {
+	err = st.ListRecords(ctx, profileKind, func(name string) error {
 		digits, _, _ := strings.Cut(name, "/")
-		if d, err := store.ParseDigest(digits); err == nil && listed[d] {
+		if d, err := store.ParseDigest(digits); err == nil && of(d) {
 			names = append(names, name)
 		}
 		return nil
-	}); err != nil {
-		return err
-	}
-	packs := make([][]store.HotPack, len(names))
-	err := eachOf(ctx, len(names), func(ctx context.Context, i int) error {
-		b, _, err := st.GetRecord(ctx, profileKind, names[i])
-		if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Corrupt) {
-			return nil // a hint that is lost
-		}
-		if err != nil {
-			return err
-		}
-		if p, err := ParseProfile(b); err == nil {
-			packs[i] = p.Hot
-		}
-		return nil
 	})
-	for _, l := range packs {
-		for _, h := range l {
-			r.packs[h.Pack] = true
-		}
-	}
-	return err
-}
-
-// dropLocal removes local copies of metadata that no manifest of the workspace names.
-func (s *Images) dropLocal(workspace string, keep roots) {
-	dir := filepath.Join(s.opt.Dir, workspace, "meta")
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return
-	}
-	for _, f := range files {
-		if d, err := store.ParseDigest(f.Name()); err == nil && keep.blobs[d] || strings.HasPrefix(f.Name(), tempPrefix) {
-			continue
-		}
-		os.Remove(filepath.Join(dir, f.Name()))
-	}
+	return names, err
 }

@@ -42,13 +42,13 @@ func (s *Images) write(ctx context.Context, t *Tree, cfg Config, batch *store.Ba
 	if batch.Store() != st {
 		return nil, Result{}, fault.New(fault.Internal, "a batch of another workspace's store")
 	}
-	release := st.Hold()
-	defer release()
+	hold := batch.Hold()
+	defer hold.Release()
 	p, res, err := s.store(ctx, t, cfg, batch)
 	if err != nil {
 		return nil, res, fault.Wrap(err, "write image", name)
 	}
-	img, err := s.record(ctx, p, workspace, name)
+	img, err := s.record(ctx, hold, p, workspace, name)
 	return img, res, fault.Wrap(err, "write image", name)
 }
 
@@ -94,7 +94,7 @@ func (s *Images) store(ctx context.Context, t *Tree, cfg Config, batch *store.Ba
 }
 
 // record makes the manifest durable, at the origin and here, and then the name.
-func (s *Images) record(ctx context.Context, p *parts, workspace, name string) (*Image, error) {
+func (s *Images) record(ctx context.Context, hold *store.Hold, p *parts, workspace, name string) (*Image, error) {
 	done, err := s.change(ctx)
 	if err != nil {
 		return nil, err
@@ -107,7 +107,11 @@ func (s *Images) record(ctx context.Context, p *parts, workspace, name string) (
 			return nil, err
 		}
 	}
-	m, err := s.writeManifest(ctx, workspace, p.manifest)
+	var m *Manifest
+	isNew := false
+	err = hold.Publish(ctx, p.manifest.Packs, []store.Digest{p.manifest.Meta.Digest, p.manifest.Chunks.Digest},
+		func() (err error) { m, isNew, err = s.writeManifest(ctx, workspace, p.manifest); return err },
+		func() error { return s.unwriteManifest(ctx, workspace, m, isNew) })
 	if err != nil {
 		return nil, err
 	}

@@ -259,19 +259,42 @@ func (c *collection) progress(done, total int) {
 // Reprieve is for who is about to delete the last thing that names these packs and
 // blobs: their grace period begins only then. Machines that read them have that time to say so.
 func (s *Store) Reprieve(ctx context.Context, packs, blobs []Digest) error {
-	if s.ledger == nil || len(packs)+len(blobs) == 0 {
-		return nil
+	for _, in := range s.lineage() {
+		var keys []string
+		for _, d := range packs {
+			keys = append(keys, packKey(d))
+		}
+		for _, d := range blobs {
+			keys = append(keys, in.blobKeys(d)...)
+		}
+		if in.ledger == nil || len(keys) == 0 {
+			continue
+		}
+		// What is doomed already was not named when that was decided.
+		if _, err := in.ledger.reprieve(ctx, keys...); err != nil {
+			return err
+		}
 	}
-	var keys []string
-	for _, d := range packs {
-		keys = append(keys, packKey(d))
-	}
-	for _, d := range blobs {
-		keys = append(keys, s.blobKeys(d)...)
-	}
-	_, err := s.ledger.reprieve(ctx, keys...) // what is doomed already was not named when that was decided
-	return err
+	return nil
 }
+
+// PackSizes tells how long packs of the store and its base are, as stored; 0 for others.
+func (s *Store) PackSizes(ctx context.Context) (func(Digest) int64, error) {
+	if err := s.awaitAll(ctx); err != nil {
+		return nil, err
+	}
+	return func(d Digest) int64 {
+		for _, in := range s.lineage() {
+			if n, ok := in.index.size(d); ok {
+				return n
+			}
+		}
+		return 0
+	}, nil
+}
+
+// Shared reports whether other processes may write to the origin and delete from it.
+func (s *Store) Shared() bool { return s.ledger != nil }
 
 func isPack(key string) bool { return strings.HasPrefix(key, "packs/") }
 
