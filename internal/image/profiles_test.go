@@ -144,7 +144,7 @@ func (c *cluster) machine(o ProfilesOptions) *machine {
 
 var entryF = NewEntry("function", "app", "f")
 
-func (m *machine) begin(e Entry, fresh bool, guess func(context.Context, *Image) ([]store.Chunk, error)) *Start {
+func (m *machine) begin(e Entry, fresh bool, guess func(context.Context, *Image, func([]store.Chunk)) error) *Start {
 	s := m.profiles.Begin(StartSpec{Workspace: DefaultWorkspace, Image: m.img.Digest, Entry: e, Guess: guess})
 	s.Attach(m.img, m.blocks, fresh)
 	return s
@@ -239,9 +239,11 @@ func TestAnotherEntryPointOfTheImageHelps(t *testing.T) {
 
 func TestGuess(t *testing.T) {
 	m := newCluster(t, 20).machine(ProfilesOptions{})
-	s := m.begin(entryF, true, func(_ context.Context, img *Image) ([]store.Chunk, error) {
+	s := m.begin(entryF, true, func(_ context.Context, img *Image, emit func([]store.Chunk)) error {
 		require.Same(t, m.img, img)
-		return m.blocks.Chunks()[4:6], errors.New("that is all that it could find")
+		emit(m.blocks.Chunks()[4:5])
+		emit(m.blocks.Chunks()[5:6])
+		return errors.New("that is all that it could find")
 	})
 	<-s.fetched
 	require.True(t, m.has(4) && m.has(5))

@@ -16,8 +16,9 @@ type StartSpec struct {
 	Image     store.Digest
 	Entry     Entry
 	// Guess names chunks that the start is likely to read, for when nothing is known
-	// of it or of others on the image; nil: no guess. It may read the image.
-	Guess func(ctx context.Context, img *Image) ([]store.Chunk, error)
+	// of it or of others on the image; nil: no guess. It may read the image, and hands on
+	// what it has found with emit, which does not wait.
+	Guess func(ctx context.Context, img *Image, emit func([]store.Chunk)) error
 }
 
 // StartReport says what one start came to.
@@ -268,10 +269,25 @@ func (s *Start) guess(st ProfileStore) {
 	if !s.await() {
 		return
 	}
-	list, err := s.spec.Guess(s.ctx, s.img)
-	if err != nil && s.ctx.Err() == nil {
-		s.p.log.Debug("no guess at what a start reads", "image", s.spec.Image.Short(), "error", err)
+	found := make(chan []store.Chunk, 1)
+	var list []store.Chunk
+	go func() {
+		defer close(found)
+		err := s.spec.Guess(s.ctx, s.img, func(more []store.Chunk) {
+			list = append(list, more...)
+			select { // with what is still waiting there, which nobody has taken
+			case waiting := <-found:
+				more = append(waiting, more...)
+			default:
+			}
+			found <- more
+		})
+		if err != nil && s.ctx.Err() == nil {
+			s.p.log.Debug("no more guesses at what a start reads", "image", s.spec.Image.Short(), "error", err)
+		}
+	}()
+	for more := range found {
+		s.prefetch(st, more)
 	}
 	s.plan("guess", list)
-	s.prefetch(st, list)
 }
