@@ -30,7 +30,7 @@ func originText(s api.StoreStats) string {
 }
 
 func (a *app) storeCommand() *cobra.Command {
-	return groupOf("store", "Look at the store of chunks", &cobra.Command{
+	return groupOf("store", "Look at the store of chunks, and keep its keys", a.storeKeyCommand(), &cobra.Command{
 		Use:   "stats",
 		Short: "Say how much is stored, and how much of it is shared",
 		Args:  cobra.NoArgs,

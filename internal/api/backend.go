@@ -53,6 +53,8 @@ type Importer interface {
 // be called from any one goroutine at a time, often.
 type Exchange interface {
 	Pull(ctx context.Context, workspace string, q PullRequest, progress func(done, total int64)) (ImportResult, error)
+	// Share copies an image into the shared workspace.
+	Share(ctx context.Context, workspace string, q ShareRequest, progress func(done, total int64)) (ImportResult, error)
 }
 
 // Blobs keeps uploaded content. *blobs.Store is one.

@@ -32,6 +32,26 @@ func (s *Server) pull(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+// ShareRequest asks for a copy of an image in the shared workspace.
+type ShareRequest struct {
+	Ref  string `json:"ref"`
+	Name string `json:"name"` // there
+}
+
+func (s *Server) share(w http.ResponseWriter, r *http.Request) error {
+	var q ShareRequest
+	if err := decode(w, r, &q); err != nil {
+		return err
+	}
+	if q.Ref == "" || q.Name == "" {
+		return fault.New(fault.Invalid, "sharing needs an image and a name")
+	}
+	return s.reporting(w, r, func(ctx context.Context, out *stream, progress func(done, total int64)) (any, error) {
+		res, err := s.backend.Exchange.Share(ctx, r.PathValue("w"), q, progress)
+		return importedFrame{"done", res}, err
+	})
+}
+
 // reporting runs work that tells its progress, and ends the stream with the frame that it gives.
 func (s *Server) reporting(w http.ResponseWriter, r *http.Request, work func(ctx context.Context, out *stream, progress func(done, total int64)) (any, error)) error {
 	out := stream{w: w}
@@ -56,7 +76,16 @@ func (s *Server) reporting(w http.ResponseWriter, r *http.Request, work func(ctx
 
 // Pull makes an image of one in a registry.
 func (c *Client) Pull(ctx context.Context, q PullRequest, progress func(done, total int64)) (ImportResult, error) {
-	f, err := c.follow(ctx, c.in("images", "pull"), q, func(f *Frame, _ io.Reader) error {
+	return c.followImport(ctx, "pull", q, progress)
+}
+
+// Share copies an image into the shared workspace.
+func (c *Client) Share(ctx context.Context, q ShareRequest, progress func(done, total int64)) (ImportResult, error) {
+	return c.followImport(ctx, "share", q, progress)
+}
+
+func (c *Client) followImport(ctx context.Context, verb string, q any, progress func(done, total int64)) (ImportResult, error) {
+	f, err := c.follow(ctx, c.in("images", verb), q, func(f *Frame, _ io.Reader) error {
 		if f.Type == "progress" && progress != nil {
 			progress(f.Done, f.Total)
 		}

@@ -38,6 +38,7 @@ func (s *Server) routes() http.Handler {
 	in("POST", "images/build", s.build)
 	in("POST", "images/import", s.importImage)
 	in("POST", "images/pull", s.pull)
+	in("POST", "images/share", s.share)
 	in("GET", "images", s.listImages)
 	in("GET", "images/{ref...}", s.inspectImage)
 	in("DELETE", "images/{ref...}", s.removeImage)

@@ -12,7 +12,8 @@ import (
 // it. The image of the workspace stays as it is. Everybody may read it from then on, and
 // tell that some file is in it: it is for bases, not for secrets. Errors:
 // fault.Invalid if the workspace may not (Options.MayShare).
-func (s *Images) Share(ctx context.Context, ref Ref, name string) (*Image, Result, error) {
+// progress, if not nil, is told the bytes that are done, and of how many.
+func (s *Images) Share(ctx context.Context, ref Ref, name string, progress func(done, total int64)) (*Image, Result, error) {
 	if err := CheckRef(store.SharedWorkspace, name); err != nil {
 		return nil, Result{}, err
 	}
@@ -43,7 +44,16 @@ func (s *Images) Share(ctx context.Context, ref Ref, name string) (*Image, Resul
 	batch := shared.Begin(ctx)
 	defer batch.Abort() // of no effect after write
 	buf := make([]byte, store.ChunkSize)
+	total := int64(0)
 	for _, c := range blocks.Chunks() {
+		total += int64(c.Size)
+	}
+	done := int64(0)
+	for _, c := range blocks.Chunks() {
+		if progress != nil {
+			progress(done, total)
+		}
+		done += int64(c.Size)
 		if err := blocks.load(ctx, c, buf[:c.Size]); err != nil {
 			return nil, Result{}, img.wrap(err, "read")
 		}

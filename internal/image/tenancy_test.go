@@ -141,9 +141,9 @@ func TestForgedManifest(t *testing.T) {
 func TestSharedImages(t *testing.T) {
 	w := newTown(t)
 	w.write(DefaultWorkspace, "python", "the base")
-	_, _, err := w.images.Share(t.Context(), Ref{"b", "python"}, "python")
+	_, _, err := w.images.Share(t.Context(), Ref{"b", "python"}, "python", nil)
 	require.True(t, fault.Is(err, fault.Invalid), "b may not share: %v", err)
-	shared, res, err := w.images.Share(t.Context(), Ref{DefaultWorkspace, "python"}, "python")
+	shared, res, err := w.images.Share(t.Context(), Ref{DefaultWorkspace, "python"}, "python", nil)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), res.NewChunks)
 	w.wantContent("b", "shared/python", "the base")
@@ -180,7 +180,7 @@ func TestSharedImages(t *testing.T) {
 func TestBuildOnShared(t *testing.T) {
 	w := newTown(t)
 	w.write(DefaultWorkspace, "python", "the base")
-	_, _, err := w.images.Share(t.Context(), Ref{DefaultWorkspace, "python"}, "python")
+	_, _, err := w.images.Share(t.Context(), Ref{DefaultWorkspace, "python"}, "python", nil)
 	require.NoError(t, err)
 	parent, err := w.images.Get(t.Context(), Ref{"b", "shared/python"})
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"brisk.dev/brisk/internal/api"
 	"brisk.dev/brisk/internal/image"
@@ -116,6 +117,18 @@ func (a *imageAPI) Pull(ctx context.Context, workspace string, q api.PullRequest
 		return api.ImportResult{}, err
 	}
 	return importResult(r), nil
+}
+
+func (a *imageAPI) Share(ctx context.Context, workspace string, q api.ShareRequest, progress func(done, total int64)) (api.ImportResult, error) {
+	began := time.Now()
+	img, r, err := a.images.Share(ctx, image.Ref{Workspace: workspace, Name: q.Ref}, q.Name, progress)
+	if err != nil {
+		return api.ImportResult{}, err
+	}
+	return api.ImportResult{
+		Digest: img.Digest, Name: store.SharedWorkspace + "/" + q.Name, Files: r.Files, Bytes: r.Bytes, Chunks: r.Chunks,
+		NewChunks: r.NewChunks, NewBytes: r.NewBytes, MS: float64(time.Since(began).Microseconds()) / 1000, Kind: "share",
+	}, nil
 }
 
 func importResult(r importer.Report) api.ImportResult {

@@ -32,7 +32,8 @@ type Fake struct {
 	OnBuild  func(ctx context.Context, definition json.RawMessage, p api.BuildSink) (store.Digest, error)
 	OnImport func(ctx context.Context, path, name string, progress func(done, total int64)) (api.ImportResult, error)
 
-	OnPull func(ctx context.Context, q api.PullRequest, progress func(done, total int64)) (api.ImportResult, error)
+	OnPull  func(ctx context.Context, q api.PullRequest, progress func(done, total int64)) (api.ImportResult, error)
+	OnShare func(ctx context.Context, q api.ShareRequest, progress func(done, total int64)) (api.ImportResult, error)
 
 	CallRecords     []scheduler.CallRecord
 	InstanceRecords []scheduler.InstanceRecord
@@ -221,6 +222,14 @@ func (f *Fake) Pull(ctx context.Context, _ string, q api.PullRequest, progress f
 		return api.ImportResult{}, fault.New(fault.NotFound, "there is no %s", q.Ref)
 	}
 	return f.OnPull(ctx, q, progress)
+}
+
+// Share calls OnShare.
+func (f *Fake) Share(ctx context.Context, _ string, q api.ShareRequest, progress func(done, total int64)) (api.ImportResult, error) {
+	if f.OnShare == nil {
+		return api.ImportResult{}, fault.New(fault.NotFound, "there is no image %s", q.Ref)
+	}
+	return f.OnShare(ctx, q, progress)
 }
 
 // Import calls OnImport.
