@@ -20,7 +20,7 @@ import (
 func TestCollectSharedBase(t *testing.T) {
 	w := newWorld(t)
 	w.must("base", file("lib", "of the base"))
-	_, _, err := w.images.Share(t.Context(), Ref{DefaultWorkspace, "base"}, "base")
+	_, _, err := w.images.Share(t.Context(), Ref{DefaultWorkspace, "base"}, "base", nil)
 	require.NoError(t, err)
 	team := storetest.Store(t, w.stores, "team")
 	batch := team.Begin(t.Context())

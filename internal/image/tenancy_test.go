@@ -106,7 +106,7 @@ func TestWorkspacesApart(t *testing.T) {
 	require.NoError(t, w.images.Remove(t.Context(), Ref{"a", "web"}))
 	w.cache.Clear()
 	w.wantContent("b", "mine", "secret")
-	_, err = w.images.Collect(t.Context())
+	_, err = w.images.Collect(t.Context(), CollectOptions{})
 	require.NoError(t, err)
 	w.wantContent("b", "mine", "secret")
 }
