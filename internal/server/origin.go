@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,11 +114,13 @@ func rememberedPlace(p Paths) (*Place, error) {
 
 // remember writes a place down.
 func (l Place) remember(p Paths) error {
-	b, err := json.Marshal(placeFormat{Version: 1, URL: l.URL, Given: l.given})
-	if err != nil {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(placeFormat{Version: 1, URL: l.URL, Given: l.given}); err != nil {
 		return err
 	}
-	return fault.Wrap(writeDurably(placeFile(p), append(b, '\n')), "remember store in", placeFile(p))
+	return fault.Wrap(writeDurably(placeFile(p), b.Bytes()), "remember store in", placeFile(p))
 }
 
 // origin is an open store.Origin.

@@ -34,9 +34,9 @@ type WorkspacesOptions struct {
 	// MakeKeys has the keys of a workspace that the keyring lacks put into it, where
 	// machines share workspaces and one of them makes all keys. nil: the keyring makes them.
 	MakeKeys func(ctx context.Context, workspace string) error
-	Shared  bool // other machines may use the origin, too
-	Sealed  bool // what goes to the origin is sealed: whoever has the origin must not be able to read it
-	Log     *slog.Logger
+	Shared   bool // other machines may use the origin, too
+	Sealed   bool // what goes to the origin is sealed: whoever has the origin must not be able to read it
+	Log      *slog.Logger
 
 	ReadTimeout time.Duration    // as in Options, as are the following
 	Parallel    int              //
@@ -257,7 +257,9 @@ func (r *registration) check(ctx context.Context) error {
 }
 
 // Keys gives a workspace's keys; fault.NotFound if it has none here.
-func (w *Workspaces) Keys(workspace string) (*seal.Keys, error) { return w.opts.Keyring.Find(workspace) }
+func (w *Workspaces) Keys(workspace string) (*seal.Keys, error) {
+	return w.opts.Keyring.Find(workspace)
+}
 
 // List gives the workspaces that the origin has, in no particular order.
 func (w *Workspaces) List(ctx context.Context) (l []string, err error) {

@@ -20,6 +20,13 @@ const (
 	downFor   = 2 * time.Second
 )
 
+// One that has not answered once since New is believed to be down sooner: a server
+// that starts without its origin is to start.
+const (
+	absentAfter = 3
+	absentFor   = 300 * time.Millisecond
+)
+
 // Whether it is back is tried after a delay that doubles between these.
 const (
 	firstProbe = time.Second
@@ -32,6 +39,7 @@ type breaker struct {
 	rand func() float64
 
 	mu       sync.Mutex
+	answered bool      // once
 	failures int       // in a row
 	first    time.Time // of them
 	err      error     // the last
@@ -73,9 +81,9 @@ func (b *breaker) report(err error, probe bool) {
 		return
 	case !fault.Is(err, fault.Unavailable): // an answer
 		if b.down {
-			b.log.Info("the origin answers again", "down", now.Sub(b.first).Round(time.Millisecond))
+			b.log.Info("the origin answers again", "down", now.Sub(b.first).Round(time.Millisecond).String())
 		}
-		b.failures, b.err, b.down, b.delay = 0, nil, false, 0
+		b.answered, b.failures, b.err, b.down, b.delay = true, 0, nil, false, 0
 		return
 	}
 	if b.failures++; b.failures == 1 {
@@ -87,7 +95,8 @@ func (b *breaker) report(err error, probe bool) {
 	case b.down:
 		b.delay = min(2*b.delay, lastProbe)
 		b.next = now.Add(b.jitter())
-	case b.failures >= downAfter && now.Sub(b.first) >= downFor:
+	case b.failures >= downAfter && now.Sub(b.first) >= downFor,
+		!b.answered && b.failures >= absentAfter && now.Sub(b.first) >= absentFor:
 		b.down, b.delay = true, firstProbe
 		b.next = now.Add(b.jitter())
 		b.log.Warn("the origin does not answer; what is not on this machine fails until it does", "err", err, "hint", fault.HintOf(err))

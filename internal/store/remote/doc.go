@@ -14,7 +14,8 @@
 //     gathered for an eighth of the usual latency, 2 ms at most, and neighbours
 //     become one request. A read that is alone is never kept waiting.
 //   - A bound on the requests in progress (Options.Parallel).
-//   - A breaker. When nothing has been answered for two seconds and five attempts, everything fails at once with
+//   - A breaker. When nothing has been answered for two seconds and five attempts
+//     (300 ms and three, if there never was an answer), everything fails at once with
 //     what was wrong, but for one request now and then that finds out whether the
 //     origin is back. So an origin that is down costs time once, not at each read.
 //

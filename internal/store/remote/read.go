@@ -52,12 +52,26 @@ type request struct {
 
 // ReadAt implements store.Origin.
 func (o *Origin) ReadAt(ctx context.Context, key string, p []byte, off int64) error {
+	ctx, leave, err := o.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if err := ctx.Err(); err != nil {
 		return fault.Wrap(err, "read", key)
 	}
-	w := &want{off: off, n: len(p), done: make(chan struct{}), ctx: ctx}
-	if err := o.submit(key, w); err != nil {
-		return err
+	w := o.submit(ctx, key, off, len(p))
+	if w == nil {
+		defer o.finish(key)
+		data, err := o.fetch(ctx, key, off, p)
+		if err != nil {
+			return err
+		}
+		if len(p) > 0 && &data[0] != &p[0] { // the second read was faster
+			copy(p, data)
+		}
+		o.counts.bytes.Add(int64(len(p)))
+		return nil
 	}
 	select {
 	case <-w.done:
@@ -73,14 +87,12 @@ func (o *Origin) ReadAt(ctx context.Context, key string, p []byte, off int64) er
 	}
 }
 
-// submit starts a read, at once if the object has none in progress.
-func (o *Origin) submit(key string, w *want) error {
+// submit lets a read wait for neighbours; or gives nil, and the caller reads by
+// itself and then calls finish, because there is nobody to wait for.
+func (o *Origin) submit(ctx context.Context, key string, off int64, n int) *want {
 	g := &o.gather
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if o.ctx.Err() != nil {
-		return errClosed()
-	}
 	if g.objects == nil {
 		g.objects = map[string]*object{}
 	}
@@ -91,9 +103,10 @@ func (o *Origin) submit(key string, w *want) error {
 	}
 	wait := min(o.tail.usual()/8, mergeWait)
 	if obj.running == 0 || wait == 0 {
-		o.start(key, obj, []*want{w})
+		obj.running++
 		return nil
 	}
+	w := &want{off: off, n: n, done: make(chan struct{}), ctx: ctx}
 	obj.waiting = append(obj.waiting, w)
 	if !obj.set {
 		obj.set = true
@@ -110,7 +123,16 @@ func (o *Origin) submit(key string, w *want) error {
 			o.forget(key, obj)
 		})
 	}
-	return nil
+	return w
+}
+
+// finish says that a request has ended.
+func (o *Origin) finish(key string) {
+	o.gather.mu.Lock()
+	defer o.gather.mu.Unlock()
+	obj := o.gather.objects[key]
+	obj.running--
+	o.forget(key, obj)
 }
 
 // neighbours sorts reads into those that become one request.
@@ -151,7 +173,7 @@ func (o *Origin) start(key string, obj *object, wants []*want) {
 	o.wg.Go(func() {
 		defer stop()
 		defer cancel()
-		data, err := o.fetch(ctx, key, r.off, int(end-r.off))
+		data, err := o.fetch(ctx, key, r.off, make([]byte, end-r.off))
 		if err != nil && len(wants) > 1 && !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
 			o.apart(ctx, key, wants) // whose is it?
 		} else {
@@ -161,10 +183,7 @@ func (o *Origin) start(key string, obj *object, wants []*want) {
 				close(w.done)
 			}
 		}
-		o.gather.mu.Lock()
-		defer o.gather.mu.Unlock()
-		obj.running--
-		o.forget(key, obj)
+		o.finish(key)
 	})
 }
 
@@ -180,7 +199,7 @@ func (o *Origin) apart(ctx context.Context, key string, wants []*want) {
 	var wg sync.WaitGroup
 	for _, w := range wants {
 		wg.Go(func() {
-			data, err := o.fetch(ctx, key, w.off, w.n)
+			data, err := o.fetch(ctx, key, w.off, make([]byte, w.n))
 			w.in, w.err = &request{off: w.off, data: data}, err
 			close(w.done)
 		})
@@ -206,17 +225,20 @@ func (o *Origin) leave(w *want) {
 	}
 }
 
-// fetch reads one range, into memory of its own.
-func (o *Origin) fetch(ctx context.Context, key string, off int64, n int) (data []byte, err error) {
-	read := func(ctx context.Context) ([]byte, error) {
-		b := make([]byte, n)
+// fetch reads one range, into buf or into memory of its own.
+func (o *Origin) fetch(ctx context.Context, key string, off int64, buf []byte) (data []byte, err error) {
+	read := func(ctx context.Context, second bool) ([]byte, error) {
+		b := buf
+		if second {
+			b = make([]byte, len(buf))
+		}
 		return b, o.origin.ReadAt(ctx, key, b, off)
 	}
 	err = o.try(ctx, key, again, func(ctx context.Context) error {
-		if n <= hedgeSize {
+		if len(buf) <= hedgeSize {
 			data, err = hedged(ctx, o, read)
 		} else {
-			data, err = read(ctx)
+			data, err = read(ctx, false)
 		}
 		return err
 	})

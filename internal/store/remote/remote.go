@@ -110,7 +110,7 @@ func (o *Origin) Get(ctx context.Context, key string, max int64) (data []byte, v
 	}
 	defer leave()
 	err = o.try(ctx, key, again, func(ctx context.Context) error {
-		got, err = hedged(ctx, o, func(ctx context.Context) (object, error) {
+		got, err = hedged(ctx, o, func(ctx context.Context, _ bool) (object, error) {
 			data, v, err := o.origin.Get(ctx, key, max)
 			return object{data, v}, err
 		})

@@ -37,9 +37,10 @@ func bubble(t *testing.T, test func(t *testing.T, o *Origin, f *storetest.Faults
 	synctest.Test(t, func(t *testing.T) {
 		f := &storetest.Faults{Origin: storetest.NewMemOrigin()}
 		require.NoError(t, f.Put(t.Context(), "key", bytes.NewReader(content)))
-		f.Forget()
 		o := New(f, Options{Log: storetest.Log(t), Rand: func() float64 { return 0.5 }})
 		defer o.Close()
+		require.NoError(t, o.Delete(t.Context(), "none")) // it has answered
+		f.Forget()
 		test(t, o, f)
 	})
 }
@@ -188,6 +189,20 @@ func TestOriginDown(t *testing.T) {
 		require.NoError(t, o.ReadAt(t.Context(), "key", make([]byte, 10), 0))
 		require.True(t, o.Health().Up)
 		require.NoError(t, o.Health().Err)
+	})
+}
+
+// An origin that is away from the start is given up within half a second.
+func TestOriginWasNeverThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &storetest.Faults{Origin: storetest.NewMemOrigin()}
+		f.Before(func(context.Context, storetest.Op) error { return unavailable() })
+		o := New(f, Options{Log: storetest.Log(t), Rand: func() float64 { return 0.5 }})
+		defer o.Close()
+		began := time.Now()
+		_, err := o.Size(t.Context(), "key")
+		require.ErrorIs(t, err, errDown)
+		require.Less(t, time.Since(began), 800*time.Millisecond)
 	})
 }
 

@@ -68,69 +68,83 @@ func (t *tail) usual() time.Duration {
 	return t.median
 }
 
-// hedged reads, and once more if that takes long. What either gives is its own:
-// the slower one may go on for a moment.
-func hedged[T any](ctx context.Context, o *Origin, read func(ctx context.Context) (T, error)) (T, error) {
-	timed := func(ctx context.Context) (T, error) {
-		began := time.Now()
-		v, err := read(ctx)
-		if err == nil || errors.Is(context.Cause(ctx), errLost) {
-			o.tail.note(time.Since(began)) // at least
-		}
-		return v, err
-	}
+// hedged reads, and once more if that takes long. The first read is the caller's
+// goroutine's own: usually there is no other. It has ended when hedged returns; the
+// second may go on for a moment, and what it then gives is thrown away. Precondition: the caller has entered.
+func hedged[T any](ctx context.Context, o *Origin, read func(ctx context.Context, second bool) (T, error)) (T, error) {
 	patience, known := o.tail.patience()
 	if !known {
-		return timed(ctx)
+		return timed(ctx, o, false, read)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(errLost)
 	type answer struct {
-		v      T
-		err    error
-		second bool
+		v   T
+		err error
+		is  bool // there was a second read
 	}
-	answers := make(chan answer, 2)
-	start := func(second bool) {
-		o.wg.Go(func() {
-			v, err := timed(ctx)
-			if second {
-				<-o.slots
-			}
-			answers <- answer{v, err, second}
-		})
-	}
-	running := 1
-	start(false)
-	slow := time.NewTimer(patience)
-	defer slow.Stop()
-	for {
-		select {
-		case a := <-answers:
-			running--
-			if running > 0 && fault.Is(a.err, fault.Unavailable) {
-				continue // the other may do better
-			}
-			if a.second && a.err == nil {
-				o.counts.hedgesWon.Add(1)
-			}
-			return a.v, a.err
-		case <-slow.C:
-			select {
-			case o.slots <- struct{}{}:
-			default:
-				continue // there is enough to do
-			}
-			if !o.tail.take() {
-				<-o.slots
-				continue
-			}
-			o.counts.hedges.Add(1)
-			o.counts.requests.Add(1)
-			running++
-			start(true)
+	mine, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	theirs, cancelTheirs := context.WithCancelCause(ctx)
+	second := make(chan answer, 1)
+	o.wg.Add(1)
+	slow := time.AfterFunc(patience, func() {
+		defer o.wg.Done()
+		if !o.hedge() {
+			second <- answer{}
+			return
 		}
+		defer func() { <-o.slots }()
+		v, err := timed(theirs, o, true, read)
+		second <- answer{v, err, true}
+		if err == nil {
+			cancel(errLost)
+		}
+	})
+	v, err := timed(mine, o, false, read)
+	if slow.Stop() {
+		o.wg.Done()
+		cancelTheirs(nil)
+		return v, err
 	}
+	lost := err != nil && errors.Is(context.Cause(mine), errLost)
+	if !lost && !fault.Is(err, fault.Unavailable) {
+		cancelTheirs(errLost)
+		return v, err
+	}
+	defer cancelTheirs(nil)
+	other := <-second // it may do better, or has
+	if !other.is || other.err != nil && !lost && fault.Is(other.err, fault.Unavailable) {
+		return v, err
+	}
+	if other.err == nil {
+		o.counts.hedgesWon.Add(1)
+	}
+	return other.v, other.err
+}
+
+// timed reads, and notes how long that took.
+func timed[T any](ctx context.Context, o *Origin, second bool, read func(ctx context.Context, second bool) (T, error)) (T, error) {
+	began := time.Now()
+	v, err := read(ctx, second)
+	if err == nil || errors.Is(context.Cause(ctx), errLost) {
+		o.tail.note(time.Since(began)) // at least
+	}
+	return v, err
+}
+
+// hedge takes a slot for a second read, if one may be made.
+func (o *Origin) hedge() bool {
+	select {
+	case o.slots <- struct{}{}:
+	default:
+		return false // there is enough to do
+	}
+	if !o.tail.take() {
+		<-o.slots
+		return false
+	}
+	o.counts.hedges.Add(1)
+	o.counts.requests.Add(1)
+	return true
 }
 
 // errLost is why the slower of two reads ends.

@@ -32,11 +32,19 @@ func (o *Origin) wrap(err error, op, key string) error {
 		o.renewCredentials()
 	}
 	if denied && !errors.Is(f.Err, store.ErrDenied) {
-		f.Err = fmt.Errorf("%w (%w)", f.Err, store.ErrDenied)
+		f.Err = marked{f.Err, store.ErrDenied}
 	}
 	f.Op, f.Object = op, o.name(key)
 	return f
 }
+
+// marked is an error that is also another, which says nothing to people.
+type marked struct {
+	error
+	mark error
+}
+
+func (m marked) Unwrap() []error { return []error{m.error, m.mark} }
 
 // renewInterval keeps a flood of refused requests from becoming one of questions for credentials.
 const renewInterval = 5 * time.Second
@@ -86,7 +94,7 @@ func (o *Origin) classify(err error) *fault.Error {
 	}
 	// No connection, or one that broke.
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		cause = fmt.Errorf("%w (%w)", cause, store.ErrRefused)
+		cause = marked{cause, store.ErrRefused}
 	}
 	return verdict(fault.Unavailable, cause, "Is the S3 server at %s up, and can this machine reach it?", o.config.server())
 }
@@ -181,7 +189,7 @@ func (o *Origin) classifyResponse(r minio.ErrorResponse) *fault.Error {
 		cause = fmt.Errorf("the server answers %s: %s", r.Code, strings.TrimSuffix(firstLine(r.Error()), "."))
 	}
 	if v.refused {
-		cause = fmt.Errorf("%w (%w)", cause, store.ErrRefused)
+		cause = marked{cause, store.ErrRefused}
 	}
 	if v.hint == hintWhere && r.Region != "" {
 		v.hint = fmt.Sprintf("The bucket is in another region: region=%s in the URL of the store.", r.Region)
