@@ -289,6 +289,39 @@ func TestStoreStats(t *testing.T) {
 	require.Contains(t, out, `"packs": 7`)
 }
 
+func TestStoreGC(t *testing.T) {
+	var asked []api.CollectRequest
+	f := &apitest.Fake{OnCollect: func(_ context.Context, q api.CollectRequest, _ func(string, int64, int64)) (api.Collected, error) {
+		asked = append(asked, q)
+		return api.Collected{
+			DryRun: q.DryRun, Bytes: 3 << 20, MS: 12,
+			Freed:   []api.Garbage{{Kind: "packs and metadata", Count: 1200, Bytes: 3 << 20}, {Kind: "functions", Count: 1}},
+			Waiting: api.Garbage{Count: 1, Bytes: 2048}, Held: api.Garbage{Count: 2, Bytes: 1}, Notes: []string{"nothing of workspace x is deleted: why"},
+		}, nil
+	}}
+	data := serve(t, f)
+	code, out, err := brisk(nil, "store", "gc", "--data", data)
+	require.Equal(t, 0, code, err)
+	require.Equal(t, `KIND                COUNT  BYTES
+packs and metadata  1,200  3.0 MiB
+functions           1      -
+freed 3.0 MiB in 12.0 ms
+1 object, 2.0 KiB, will go after their grace period
+2 objects, 1 B, are held by work in progress or mounted images
+`, out)
+	require.Contains(t, err, "nothing of workspace x is deleted: why")
+	code, out, _ = brisk(nil, "store", "gc", "--dry-run", "--grace", "90m", "--data", data)
+	require.Equal(t, 0, code)
+	require.Contains(t, out, "would free 3.0 MiB")
+	code, out, _ = brisk(nil, "store", "gc", "--data", data, "--json")
+	require.Equal(t, 0, code)
+	require.Contains(t, out, `"bytes": 3145728`)
+	require.Equal(t, []api.CollectRequest{{}, {DryRun: true, Grace: 5400}, {}}, asked)
+	code, _, err = brisk(nil, "store", "gc", "--grace", "-1s", "--data", data)
+	require.Equal(t, 2, code)
+	require.Contains(t, err, "--grace -1s: want a duration")
+}
+
 func TestDownWithNothingToStop(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

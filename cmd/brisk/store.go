@@ -30,7 +30,11 @@ func originText(s api.StoreStats) string {
 }
 
 func (a *app) storeCommand() *cobra.Command {
-	return groupOf("store", "Look at the store of chunks, and keep its keys", a.storeKeyCommand(), &cobra.Command{
+	return groupOf("store", "Look at what is stored, tidy it, and keep its keys", a.storeStatsCommand(), a.storeGCCommand(), a.storeKeyCommand())
+}
+
+func (a *app) storeStatsCommand() *cobra.Command {
+	return &cobra.Command{
 		Use:   "stats",
 		Short: "Say how much is stored, and how much of it is shared",
 		Args:  cobra.NoArgs,
@@ -51,5 +55,5 @@ func (a *app) storeCommand() *cobra.Command {
 				}
 			})
 		})),
-	})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -539,6 +540,32 @@ func TestStoreStats(t *testing.T) {
 	got, err := c.StoreStats(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, want, got)
+}
+
+func TestCollect(t *testing.T) {
+	want := api.Collected{
+		DryRun: true, Bytes: 10, Freed: []api.Garbage{{Kind: "packs", Count: 2, Bytes: 10}}, Notes: []string{"n"},
+		Waiting: api.Garbage{Count: 1, Bytes: 5}, MS: 1,
+	}
+	f := &apitest.Fake{OnCollect: func(_ context.Context, q api.CollectRequest, progress func(string, int64, int64)) (api.Collected, error) {
+		if q.Grace == 1 {
+			return api.Collected{}, fault.New(fault.Corrupt, "a manifest is damaged")
+		}
+		progress("packs", 1, 2)
+		return want, nil
+	}}
+	c, _ := start(t, f, api.Options{})
+	var seen []string
+	got, err := c.Collect(t.Context(), api.CollectRequest{DryRun: true, Grace: 60}, func(stage string, done, total int64) {
+		seen = append(seen, fmt.Sprint(stage, done, total))
+	})
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.Equal(t, []string{"packs1 2"}, seen)
+	_, err = c.Collect(t.Context(), api.CollectRequest{Grace: 1}, nil)
+	require.Equal(t, fault.Corrupt, fault.ClassOf(err))
+	_, err = c.Collect(t.Context(), api.CollectRequest{Grace: -1}, nil)
+	require.EqualError(t, err, "grace=-1: want 0 seconds to a year")
 }
 
 func TestBadRequests(t *testing.T) {

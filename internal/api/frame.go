@@ -21,21 +21,22 @@ const maxHeader = 8 << 20
 
 // Frame is the union of all frames' headers, as a reader sees them.
 type Frame struct {
-	Type   string          `json:"type"`
-	Len    int64           `json:"len"` // bytes of payload
-	Call   string          `json:"call"`
-	Stream string          `json:"stream"` // of log: stdout or stderr
-	MS     float64         `json:"ms"`
-	Index  int             `json:"index"` // of step: from 1
-	Total  int64           `json:"total"` // of step: steps; of progress: bytes, 0 if not known
-	Done   int64           `json:"done"`  // of progress: bytes
-	Text   string          `json:"text"`
-	Cached bool            `json:"cached"`
-	Digest store.Digest    `json:"digest"`
-	Import *ImportResult   `json:"import"`
-	Code   int             `json:"code"` // of exit
-	OOM    bool            `json:"oom"`
-	Error  json.RawMessage `json:"error"` // of error, failed: see Fault; of exception: see Exception
+	Type      string          `json:"type"`
+	Len       int64           `json:"len"` // bytes of payload
+	Call      string          `json:"call"`
+	Stream    string          `json:"stream"` // of log: stdout or stderr
+	MS        float64         `json:"ms"`
+	Index     int             `json:"index"` // of step: from 1
+	Total     int64           `json:"total"` // of step: steps; of progress: bytes, 0 if not known
+	Done      int64           `json:"done"`  // of progress: bytes
+	Text      string          `json:"text"`
+	Cached    bool            `json:"cached"`
+	Digest    store.Digest    `json:"digest"`
+	Import    *ImportResult   `json:"import"`
+	Code      int             `json:"code"` // of exit
+	OOM       bool            `json:"oom"`
+	Collected *Collected      `json:"collected"`
+	Error     json.RawMessage `json:"error"` // of error, failed: see Fault; of exception: see Exception
 }
 
 // Last reports whether f ends its stream.
@@ -171,6 +172,16 @@ type (
 	builtFrame struct {
 		Type   string       `json:"type"`
 		Digest store.Digest `json:"digest"`
+	}
+	stageFrame struct {
+		Type  string `json:"type"`
+		Text  string `json:"text"`
+		Done  int64  `json:"done"`
+		Total int64  `json:"total"`
+	}
+	collectedFrame struct {
+		Type      string    `json:"type"`
+		Collected Collected `json:"collected"`
 	}
 	importedFrame struct {
 		Type   string       `json:"type"`

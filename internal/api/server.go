@@ -30,6 +30,8 @@ type Backend struct {
 	Blobs     Blobs
 	Stats     Stats
 	Nodes     Nodes
+
+	Housekeeper Housekeeper
 }
 
 // Options of a server.

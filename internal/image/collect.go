@@ -18,6 +18,7 @@ import (
 type CollectOptions struct {
 	Grace    time.Duration         // as in store.CollectOptions
 	Dry      bool                  // delete nothing, and say what would be
+	Recent   time.Duration         // as in store.CollectOptions
 	Progress func(done, total int) // as in store.CollectOptions
 }
 
@@ -83,7 +84,7 @@ func (s *Images) collect(ctx context.Context, workspace string, o CollectOptions
 	}
 	c, err := st.Collect(ctx, store.CollectOptions{
 		Roots: func(ctx context.Context) (store.Named, error) { return s.named(ctx, workspace) },
-		Grace: o.Grace, Dry: o.Dry, Progress: o.Progress,
+		Grace: o.Grace, Dry: o.Dry, Recent: o.Recent, Progress: o.Progress,
 	})
 	if c.Packs+c.Blobs > 0 && !o.Dry {
 		s.log.Info("deleted what no image needs", "workspace", workspace, "packs", c.Packs, "blobs", c.Blobs, "bytes", c.Bytes)

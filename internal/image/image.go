@@ -27,6 +27,13 @@ func newImage(s *Images, st *store.Store, workspace string, d store.Digest, m *M
 	return &Image{Digest: d, Workspace: workspace, Manifest: *m, images: s, store: st, busy: make(chan struct{}, 1)}
 }
 
+// Use keeps what a lazily mounted image reads at the origin from being deleted, although
+// the image may be removed, by another machine too. It does not block.
+func (i *Image) Use() (release func()) {
+	m := &i.Manifest
+	return i.store.Use(m.Packs, []store.Digest{m.Meta.Digest, m.Chunks.Digest})
+}
+
 // Config is how processes of the image start.
 func (i *Image) Config() Config { return i.Manifest.Config }
 

@@ -77,6 +77,7 @@ type root struct {
 	img    *image.Image
 	blocks *image.Blocks
 	mount  *lazyfs.Mount
+	unuse  func() // ends what the mount keeps at the origin; nil = nothing
 	pins   string // owner of its pins in the slab; "" = a native mount, whose pins last as long as the kernel has it
 	users  int
 	since  time.Time // when users became 0
@@ -197,6 +198,9 @@ func (m *mounts) letGo() {
 	m.mu.Unlock()
 	for _, r := range gone {
 		r.mount.Release()
+		if r.unuse != nil {
+			r.unuse()
+		}
 		if r.pins != "" {
 			m.slab.Unpin(r.pins)
 		}
@@ -241,6 +245,7 @@ func (m *mounts) mountLazy(ctx context.Context, img *image.Image) (*root, error)
 		m.mu.Unlock()
 		m.slab.Pin(r.pins, blocks.Chunks())
 	}
+	r.unuse = img.Use()
 	return r, nil
 }
 

@@ -19,6 +19,7 @@ import (
 // API wants them.
 type imageAPI struct {
 	images   *image.Images
+	keeper   *housekeeper
 	node     *node.Node
 	files    *lazyfs.FS
 	cache    store.Cache
@@ -98,7 +99,14 @@ func (a *imageAPI) Remove(ctx context.Context, ref image.Ref) error {
 		return err
 	}
 	a.node.Unmount(img.Digest.String())
-	return a.images.Remove(ctx, ref)
+	if err := a.images.Remove(ctx, ref); err != nil {
+		return err
+	}
+	// The disk is given back, also what the cache has of it. If that fails, the next collection does it.
+	if _, _, err := a.keeper.discard(ctx, false); err != nil && ctx.Err() == nil {
+		a.keeper.log.Warn("the cache keeps what only a removed image had", "err", err)
+	}
+	return nil
 }
 
 func (a *imageAPI) Import(ctx context.Context, workspace, path, name string, progress func(done, total int64)) (api.ImportResult, error) {

@@ -174,14 +174,22 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	}
 	built.quiesce = calls.Close
 
+	keeper := &housekeeper{
+		images: images, calls: calls, snapshots: snapshots, code: code, uploads: uploads, cache: cache,
+		memos: []*memo.Memo{imports, builder.Memo()}, sdks: filepath.Dir(SDKDir(p)), sdk: SDKDir(p),
+		limit: cacheLimit(p.Data), log: part("gc"),
+	}
+	keeper.begin()
+	built.later("gc", func(context.Context) error { keeper.close(); return nil })
 	pictures := &imageAPI{
+		keeper: keeper,
 		images: images, node: machine, files: files, cache: cache, builder: builder,
 		importer: &importer.Importer{Images: images, Memo: imports, TempDir: data("scratch"), Layers: known},
 	}
 	built.backend = api.Backend{
 		Functions: calls, History: calls, Images: pictures, Builder: pictures, Importer: pictures, Exchange: pictures, Blobs: uploads,
 		Stats: &storeAPI{data: p.Data, images: images, origin: origin, cache: cache, others: others},
-		Nodes: nodeAPI{others},
+		Nodes: nodeAPI{others}, Housekeeper: keeper,
 	}
 	built.active = func() int {
 		n := calls.Active()

@@ -31,6 +31,9 @@ type CollectOptions struct {
 	// origin, at least MinGrace; 0 is DefaultGrace. Elsewhere it goes at once.
 	Grace time.Duration
 	Dry   bool // delete nothing, and say what would be
+	// Recent, where several machines share the origin, makes it do nothing if one of them has
+	// collected within that time.
+	Recent time.Duration
 	// Progress, if set, is called now and then with the objects deleted so far and in all.
 	Progress func(done, total int)
 }
@@ -192,7 +195,7 @@ const deleting = 16
 // byLedger collects where others do, too.
 func (c *collection) byLedger(ctx context.Context) error {
 	p := &pass{
-		l: c.s.ledger, dry: c.o.Dry, grace: max(c.o.Grace, MinGrace),
+		l: c.s.ledger, dry: c.o.Dry, recent: c.o.Recent, grace: max(c.o.Grace, MinGrace),
 		needed: c.needed,
 		objects: func(ctx context.Context) (_ map[string]int64, err error) {
 			c.sizes, err = c.objects(ctx)

@@ -14,6 +14,8 @@ type pass struct {
 	grace time.Duration // from condemnation to deletion
 	dry   bool          // delete and condemn nothing
 
+	recent time.Duration // do nothing if another pass was complete so short a time ago
+
 	// objects lists the keys that may be garbage, with their sizes.
 	objects func(ctx context.Context) (map[string]int64, error)
 	// needed gives what is named by anything durable at the time of the call.
@@ -46,6 +48,9 @@ func (p *pass) run(ctx context.Context) (passed, error) {
 	defer cancel()
 	now, err := p.l.stamp(ctx, clockKey)
 	if err != nil {
+		return done, err
+	}
+	if last, ok, err := p.l.modified(ctx, collectedKey); err != nil || ok && now.Sub(last) < p.recent {
 		return done, err
 	}
 	sentences, err := p.l.sentences(ctx)

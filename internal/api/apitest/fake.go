@@ -35,6 +35,8 @@ type Fake struct {
 	OnPull  func(ctx context.Context, q api.PullRequest, progress func(done, total int64)) (api.ImportResult, error)
 	OnShare func(ctx context.Context, q api.ShareRequest, progress func(done, total int64)) (api.ImportResult, error)
 
+	OnCollect func(ctx context.Context, q api.CollectRequest, progress func(stage string, done, total int64)) (api.Collected, error)
+
 	CallRecords     []scheduler.CallRecord
 	InstanceRecords []scheduler.InstanceRecord
 	LogLines        []scheduler.LogLine
@@ -50,7 +52,7 @@ type Fake struct {
 
 // Backend gives f every part in an API server.
 func (f *Fake) Backend() api.Backend {
-	return api.Backend{Functions: f, History: f, Images: f, Builder: f, Importer: f, Exchange: f, Blobs: f, Stats: f, Nodes: f}
+	return api.Backend{Functions: f, History: f, Images: f, Builder: f, Importer: f, Exchange: f, Blobs: f, Stats: f, Nodes: f, Housekeeper: f}
 }
 
 // Serve serves f on a unix socket until the test ends, with one workspace,
@@ -230,6 +232,14 @@ func (f *Fake) Share(ctx context.Context, _ string, q api.ShareRequest, progress
 		return api.ImportResult{}, fault.New(fault.NotFound, "there is no image %s", q.Ref)
 	}
 	return f.OnShare(ctx, q, progress)
+}
+
+// Collect calls OnCollect.
+func (f *Fake) Collect(ctx context.Context, q api.CollectRequest, progress func(stage string, done, total int64)) (api.Collected, error) {
+	if f.OnCollect == nil {
+		return api.Collected{DryRun: q.DryRun}, nil
+	}
+	return f.OnCollect(ctx, q, progress)
 }
 
 // Import calls OnImport.

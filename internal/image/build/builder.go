@@ -103,6 +103,9 @@ func (b *Builder) Close() error {
 	return nil
 }
 
+// Memo is what the builder remembers of its steps.
+func (b *Builder) Memo() *memo.Memo { return b.memo }
+
 // Build makes the image of a definition, which it validates, and returns when the
 // image is durable. It gets no name. events, which may be nil, is called from the
 // calling goroutine. Errors: Invalid for the definition, NotFound for its base or
