@@ -12,8 +12,9 @@
 //   - The metadata is the tree as EROFS (package erofs), addressing the device.
 //   - The Manifest names both by digest, with the Config. Its digest is the
 //     image's: equal content has an equal digest, wherever it is packed.
-//   - Images is the registry of one machine: per workspace manifests and the
-//     names that people gave them. docs/format/image.md has all formats.
+//   - Images is the registry: per workspace manifests and the names that people gave
+//     them, which are records of the workspace's store, so that all machines of one
+//     origin have the same. docs/format/image.md has all formats.
 //   - A Profile is what starts of one entry point on an image read, in order. It is
 //     learnt from recordings (Blocks.Record) by Profiles, which also brings what it
 //     lists before the next start asks for it, and writes hot packs of it.
@@ -21,10 +22,11 @@
 // # What it promises
 //
 // Images.Write returns when the image survives a power loss, and until then no
-// garbage collection takes what it has written. Everything local but names is a
-// cache of the origin and is checked by digest whenever it is read from disk;
-// what is damaged is fetched again if the origin has it, and is an error of class
-// fault.Corrupt otherwise.
+// garbage collection takes what it has written. Everything local is a cache of the
+// origin and is checked by digest whenever it is read from disk; what is damaged is
+// fetched again if the origin has it, and is an error of class fault.Corrupt
+// otherwise. While the origin does not answer, what is local is enough for whatever
+// needs no more.
 //
 // # Who may block whom
 //
@@ -32,5 +34,5 @@
 // for concurrent use. Blocks.ReadAt blocks on the store only, and never holds a
 // lock while it does; a Start (Profiles.Begin) works in the background and keeps
 // nobody waiting; names and manifests change under one lock per registry,
-// which is held over small local files and one small write to the origin.
+// which is held over small local files and small reads and writes of the origin.
 package image

@@ -104,10 +104,11 @@ func TestWorkspacesApart(t *testing.T) {
 	require.Equal(t, img.Digest, same.Digest)
 	require.Equal(t, int64(1), res.NewChunks, "that a has it must not show")
 	require.NoError(t, w.images.Remove(t.Context(), Ref{"a", "web"}))
-	w.cache.Clear()
+	w.machine()
 	w.wantContent("b", "mine", "secret")
 	_, err = w.images.Collect(t.Context(), CollectOptions{})
 	require.NoError(t, err)
+	w.machine()
 	w.wantContent("b", "mine", "secret")
 }
 

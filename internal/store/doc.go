@@ -6,19 +6,31 @@
 // A [Chunk] is a piece of one file, at most [ChunkSize] bytes, named by its
 // [Digest]. A pack is an immutable object of many compressed chunks and their
 // index, named by its own digest. A blob is a small object of its own (the
-// metadata of an image). An [Origin] keeps packs and blobs for good; a [Cache]
-// keeps plain chunks near. The formats are in docs/format: chunk.md, pack.md,
-// slab.md.
+// metadata of an image), a record one that changes (a manifest, a name). An
+// [Origin] keeps them for good; a [Cache] keeps plain chunks near; [Peers] are
+// other machines' caches. The formats are in docs/format: chunk.md, pack.md,
+// seal.md, slab.md.
+//
+// # Workspaces
+//
+// A [Store] is one workspace's. [Workspaces] are the stores of one origin: each
+// below a prefix, with keys of its own, and nothing that one answers depends on
+// what another has, but for the base that all read from. Where others can read the
+// origin, what goes there is sealed (package seal), and nothing else is taken from
+// there; what goes to peers is sealed always. docs/security.md says what that
+// protects.
 //
 // # Reading
 //
-// [Store.ReadChunk] asks the cache, then the origin. What comes from the origin
-// is verified against its digest, always, and only then handed on and cached.
-// Concurrent misses of one chunk are one read of the origin, which goes on as
+// A [Reader] asks the cache, then the peers, then the origin. What comes from
+// elsewhere is verified against its digest, always, and only then handed on and cached.
+// Concurrent misses of one chunk are one read, which goes on as
 // long as one of those who want it waits. A caller may be blocked by: the
-// origin (bounded by Options.ReadTimeout), the bound on parallel origin reads
-// (Options.Parallel), the cache's disk, and, just after opening, the loading of the
-// packs' indexes; a cache hit waits for none of these.
+// peers (bounded by themselves), the origin (by Options.ReadTimeout), the bound on
+// parallel origin reads (Options.Parallel), the cache's disk, and the reading of the
+// indexes of the packs that the image names, once; a cache hit waits for none of
+// these. [Store.ReadChunk], which answers for all that is stored, and everything
+// that writes, may wait for the indexes of all packs.
 //
 // # Reading ahead
 //
