@@ -204,7 +204,9 @@ func TestOriginIsAway(t *testing.T) {
 	w.machine()
 	w.wantContent("a", "used", "here")
 	// A new process on the same machine.
-	w.origin.Before(func(context.Context, storetest.Op) error { return fault.New(fault.Unavailable, "no route to the bucket") })
+	w.origin.Before(func(context.Context, storetest.Op) error {
+		return fault.New(fault.Unavailable, "no route to the bucket")
+	})
 	w.reopen()
 	w.wantContent("a", "used", "here")
 	l, err := w.images.List(t.Context(), "a")
