@@ -100,20 +100,19 @@ func (c *Cluster) beat() {
 			}
 			silent, every = false, pause
 			c.member.trouble.Store(nil)
+		case isRefusal(err):
+			if !silent {
+				c.log.Error("this machine is no member of the cluster any more", "err", err, "hint", fault.HintOf(err))
+			}
+			silent, pause = true, refusedPause
+			c.member.complain(err)
+			c.roster.Store(nil)
 		default:
 			if !silent {
 				c.log.Warn("the control node does not answer; the members last known stay for a while", "err", err, "hint", fault.HintOf(err))
 			}
-			silent = true
-			text := err.Error()
-			c.member.trouble.Store(&text)
-			if isRefusal(err) {
-				c.log.Error("this machine is no member of the cluster any more", "err", err, "hint", fault.HintOf(err))
-				c.roster.Store(nil)
-				pause = refusedPause
-			} else {
-				pause = every
-			}
+			silent, pause = true, every
+			c.member.complain(err)
 		}
 		tell()
 		select {
@@ -256,6 +255,12 @@ func (m *membership) connect(ctx context.Context) (*line, error) {
 	}
 	m.line = l
 	return l, nil
+}
+
+// complain keeps why the control node does not answer as it should.
+func (m *membership) complain(err error) {
+	text := err.Error()
+	m.trouble.Store(&text)
 }
 
 // hangUp ends the line.

@@ -25,14 +25,19 @@ type served struct {
 	by map[uint64]Chunk
 }
 
-// offer makes chunks known that may be served when the cache has them.
+// offer makes chunks known that may be served when the cache has them, and announces
+// those that it has: the peers may have forgotten, or an earlier server fetched them.
 func (s *Store) offer(chunks []Chunk) {
 	if s.opts.Peers == nil || len(chunks) == 0 {
 		return
 	}
 	s.spawn(func() {
 		for _, c := range chunks {
-			if !c.Digest.IsZero() {
+			switch {
+			case c.Digest.IsZero():
+			case s.opts.Cache != nil && s.opts.Cache.Has(c.Digest):
+				s.announce(c)
+			default:
 				s.offerOne(c, s.opts.Keys.Name(c.Digest))
 			}
 		}

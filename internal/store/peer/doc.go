@@ -24,7 +24,7 @@
 //
 // A reader waits for peers at most for Options.Deadline twice, and mostly far less:
 // each request has a deadline of twice what the slowest in a hundred of that peer's
-// last answers took. The second candidate is asked beside the first as soon as that
+// last answers with chunks took, once there have been enough of them. The second candidate is asked beside the first as soon as that
 // is slower than its usual. There is no queue: a peer has a bounded number of requests
 // in flight here, and answers a bounded number; beyond that the next is asked, or
 // nobody. So the origin is what gets the rest of a stampede.

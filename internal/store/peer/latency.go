@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// latency is what a peer's last answers took.
+// latency is what a peer's last answers with chunks took.
 type latency struct {
 	mu      sync.Mutex
 	samples [64]time.Duration
 	n       int // taken in all
 
-	median, slow, slowest atomic.Int64 // of the samples: 50, 95 and 99 in a hundred; 0 = not known
+	median, slow, slowest atomic.Int64 // of the samples: 50, 95 and 99 in a hundred; 0 = none yet
+	known                 atomic.Bool  // there are enough
 }
 
 // add takes a sample. A request that was given up counts with more than it was
@@ -23,17 +24,21 @@ func (l *latency) add(d time.Duration) {
 	defer l.mu.Unlock()
 	l.samples[l.n%len(l.samples)] = d
 	l.n++
+	l.known.Store(l.n >= enough)
 	if l.n > 8 && l.n%8 != 0 {
 		return // sorting each time would cost more than it tells
 	}
 	s := l.samples
-	known := s[:min(l.n, len(s))]
-	slices.Sort(known)
-	at := func(percent int) int64 { return max(1, int64(known[(len(known)-1)*percent/100])) }
+	taken := s[:min(l.n, len(s))]
+	slices.Sort(taken)
+	at := func(percent int) int64 { return max(1, int64(taken[(len(taken)-1)*percent/100])) }
 	l.median.Store(at(50))
 	l.slow.Store(at(95))
 	l.slowest.Store(at(99))
 }
+
+// enough is how many samples say what is usual.
+const enough = 16
 
 // minDeadline is more than any LAN needs, and what a busy scheduler may take.
 const minDeadline = 50 * time.Millisecond
@@ -41,7 +46,7 @@ const minDeadline = 50 * time.Millisecond
 // deadline is how long an answer may take, between two limits.
 func (l *latency) deadline(least, most time.Duration) time.Duration {
 	slowest := time.Duration(l.slowest.Load())
-	if slowest == 0 {
+	if slowest == 0 || !l.known.Load() {
 		return most
 	}
 	return min(max(2*slowest, least), most)
@@ -50,7 +55,7 @@ func (l *latency) deadline(least, most time.Duration) time.Duration {
 // hedge is when somebody else is asked beside.
 func (l *latency) hedge(most time.Duration) time.Duration {
 	slow := time.Duration(l.slow.Load())
-	if slow == 0 {
+	if slow == 0 || !l.known.Load() {
 		return most / 4
 	}
 	return min(max(slow, 2*time.Millisecond), most/2)

@@ -39,7 +39,7 @@ type machine struct {
 type history struct {
 	latency latency
 
-	reads, bytes, misses, failures, busy, lies atomic.Int64
+	reads, bytes, misses, failures, busy, lies atomic.Int64 // as in One
 	servedChunks, servedBytes                  atomic.Int64 // to it
 
 	mu       sync.Mutex
@@ -174,9 +174,8 @@ func (m *machine) connect() (*link, error) {
 	return l, nil
 }
 
-// ping measures the way there and back.
+// ping finds out whether the way there and back is quick.
 func (m *machine) ping(ctx context.Context, l *link) error {
-	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, m.p.opts.Deadline)
 	defer cancel()
 	res, err := l.do(ctx, http.MethodGet, pathPing, nil)
@@ -186,9 +185,6 @@ func (m *machine) ping(ctx context.Context, l *link) error {
 	defer res.Body.Close()
 	// Any answer will do: one that does not know us yet, or is busy, is there.
 	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
-	if err == nil {
-		m.latency.add(time.Since(began))
-	}
 	return err
 }
 
@@ -321,7 +317,6 @@ func (m *machine) fetch(l *link, path string) (a answer) {
 	case a.err == nil:
 		m.latency.add(took)
 	case errors.Is(a.err, errAbsent):
-		m.latency.add(took)
 		m.misses.Add(1)
 	case errors.Is(a.err, errBusy):
 		m.busy.Add(1)

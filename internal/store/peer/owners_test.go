@@ -119,6 +119,10 @@ func TestDeadlinesFollowAnswers(t *testing.T) {
 	var l latency
 	require.Equal(t, most, l.deadline(minDeadline, most), "nothing is known")
 	require.Equal(t, most/4, l.hedge(most))
+	for range enough - 1 {
+		l.add(time.Millisecond)
+	}
+	require.Equal(t, most, l.deadline(minDeadline, most), "too little is known")
 	for range 64 {
 		l.add(time.Millisecond)
 	}
