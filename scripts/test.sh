@@ -73,6 +73,7 @@ stage_e2e() {
   export BRISK_E2E_SEED
   [ ! -d test/e2e ] || go_test "end to end" -count=1 -timeout 20m ./test/e2e/... || status=1
   [ ! -d test/e2e ] || BRISK_COMPAT=1 go_test "end to end, older kernels" -count=1 -timeout 20m ./test/e2e/... || status=1
+  go_test "cluster" -count=1 -timeout 10m ./test/cluster || status=1
   py "python, end to end" -m e2e || status=1
   return "$status"
 }
