@@ -17,14 +17,21 @@ type Image struct {
 	Manifest  Manifest // not to be changed
 
 	images *Images
-	store  *store.Store  // the workspace's
-	busy   chan struct{} // held by whoever fills what is below
-	meta   bool          // the local metadata file has been verified
-	blocks *Blocks
+	store  *store.Store // the workspace's
+	meta   struct {
+		busy chan struct{} // held by whoever fetches it
+		good bool          // the local file has been verified
+	}
+	device struct {
+		busy   chan struct{} // held by whoever fetches the chunk table
+		blocks *Blocks
+	}
 }
 
 func newImage(s *Images, st *store.Store, workspace string, d store.Digest, m *Manifest) *Image {
-	return &Image{Digest: d, Workspace: workspace, Manifest: *m, images: s, store: st, busy: make(chan struct{}, 1)}
+	i := &Image{Digest: d, Workspace: workspace, Manifest: *m, images: s, store: st}
+	i.meta.busy, i.device.busy = make(chan struct{}, 1), make(chan struct{}, 1)
+	return i
 }
 
 // Use keeps what a lazily mounted image reads at the origin from being deleted, although
@@ -37,16 +44,14 @@ func (i *Image) Use() (release func()) {
 // Config is how processes of the image start.
 func (i *Image) Config() Config { return i.Manifest.Config }
 
-func (i *Image) lock(ctx context.Context) error {
+func (i *Image) lock(ctx context.Context, busy chan struct{}) error {
 	select {
-	case i.busy <- struct{}{}:
+	case busy <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return i.wrap(ctx.Err(), "open")
 	}
 }
-
-func (i *Image) unlock() { <-i.busy }
 
 func (i *Image) wrap(err error, op string) error {
 	return fault.Wrap(err, op+" image", i.Digest.Short())
@@ -55,12 +60,12 @@ func (i *Image) wrap(err error, op string) error {
 // MetaPath is a local file with the EROFS metadata, which it fetches from the
 // origin if it is not here or not what it should be. It is verified once per process.
 func (i *Image) MetaPath(ctx context.Context) (string, error) {
-	if err := i.lock(ctx); err != nil {
+	if err := i.lock(ctx, i.meta.busy); err != nil {
 		return "", err
 	}
-	defer i.unlock()
+	defer func() { <-i.meta.busy }()
 	path := i.images.blobPath(i.Workspace, i.Manifest.Meta.Digest)
-	if i.meta {
+	if i.meta.good {
 		if st, err := os.Stat(path); err == nil && st.Size() == i.Manifest.Meta.Size {
 			return path, nil
 		}
@@ -68,7 +73,7 @@ func (i *Image) MetaPath(ctx context.Context) (string, error) {
 	if _, err := i.blob(ctx, i.Manifest.Meta.Digest, i.Manifest.Meta.Size); err != nil {
 		return "", i.wrap(err, "read metadata of")
 	}
-	i.meta = true
+	i.meta.good = true
 	return path, nil
 }
 
@@ -89,12 +94,12 @@ func (i *Image) Tree(ctx context.Context) (*Tree, error) {
 // Blocks is the image's device. Every call returns the same one, so that its
 // counts are the image's.
 func (i *Image) Blocks(ctx context.Context) (*Blocks, error) {
-	if err := i.lock(ctx); err != nil {
+	if err := i.lock(ctx, i.device.busy); err != nil {
 		return nil, err
 	}
-	defer i.unlock()
-	if i.blocks != nil {
-		return i.blocks, nil
+	defer func() { <-i.device.busy }()
+	if i.device.blocks != nil {
+		return i.device.blocks, nil
 	}
 	table, err := i.blob(ctx, i.Manifest.Chunks.Digest, tableSize(i.Manifest.Chunks.Count))
 	if err != nil {
@@ -107,8 +112,17 @@ func (i *Image) Blocks(ctx context.Context) (*Blocks, error) {
 	if dev.blocks() != i.Manifest.DeviceBlocks {
 		return nil, i.wrap(fault.New(fault.Corrupt, "the manifest says %d blocks, the chunk table %d", i.Manifest.DeviceBlocks, dev.blocks()), "open")
 	}
-	i.blocks = newBlocks(dev, i.store.Reader(i.Manifest.Packs, dev.chunks).ReadChunk)
-	return i.blocks, nil
+	i.device.blocks = newBlocks(dev, i.store.Reader(i.Manifest.Packs, dev.chunks).ReadChunk)
+	return i.device.blocks, nil
+}
+
+// ReadChunk reads a chunk of the image as Blocks do, but no recording sees it.
+func (i *Image) ReadChunk(ctx context.Context, c store.Chunk, dst []byte) (store.Tier, error) {
+	blocks, err := i.Blocks(ctx)
+	if err != nil {
+		return store.FromOrigin, err
+	}
+	return blocks.read(ctx, c, dst)
 }
 
 // Content reads all of a regular file of the image: a small one.

@@ -18,7 +18,6 @@ type ProfileStore interface {
 	GetRecord(ctx context.Context, kind, name string) ([]byte, store.Version, error)
 	PutRecord(ctx context.Context, kind, name string, data []byte, old *store.Version) (store.Version, error)
 	ListRecords(ctx context.Context, kind string, fn func(name string) error) error
-	DeleteRecord(ctx context.Context, kind, name string) error
 	Hold() (release func())
 	WriteHot(ctx context.Context, chunks []store.Chunk) ([]store.HotPack, error)
 	Stream(ctx context.Context, packs []store.HotPack) (store.Streamed, error)
@@ -275,34 +274,6 @@ func (p *Profiles) List(ctx context.Context, workspace string, image store.Diges
 		p.mu.Unlock()
 	}
 	return l, nil
-}
-
-// Forget removes the profiles of an image, which is being removed.
-func (p *Profiles) Forget(ctx context.Context, workspace string, image store.Digest) error {
-	s, err := p.opt.Store(workspace)
-	if err != nil {
-		return err
-	}
-	p.mu.Lock()
-	for key := range p.known {
-		if key.workspace == workspace && key.image == image {
-			delete(p.known, key)
-		}
-	}
-	p.mu.Unlock()
-	var names []string
-	err = s.ListRecords(ctx, profileKind, func(name string) error {
-		if strings.HasPrefix(name, image.String()+"/") {
-			names = append(names, name)
-		}
-		return nil
-	})
-	for _, name := range names {
-		if err == nil {
-			err = s.DeleteRecord(ctx, profileKind, name)
-		}
-	}
-	return fault.Wrap(err, "forget profiles of", image.Short())
 }
 
 // learn merges a run into a profile, and saves it if that is worth it: the first runs, the

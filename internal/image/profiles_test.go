@@ -40,6 +40,7 @@ type machine struct {
 	profiles *Profiles
 	broken   error // of GetRecord
 	streams  []store.Streamed
+	course   *course // of the last start
 }
 
 func (m *machine) GetRecord(ctx context.Context, kind, name string) ([]byte, store.Version, error) {
@@ -144,9 +145,12 @@ func (c *cluster) machine(o ProfilesOptions) *machine {
 
 var entryF = NewEntry("function", "app", "f")
 
-func (m *machine) begin(e Entry, fresh bool, guess func(context.Context, *Image, func([]store.Chunk)) error) *Start {
+func (m *machine) begin(e Entry, fresh bool, guess Guess) *Start {
 	s := m.profiles.Begin(StartSpec{Workspace: DefaultWorkspace, Image: m.img.Digest, Entry: e, Guess: guess})
-	s.Attach(m.img, m.blocks, fresh)
+	m.blocks.Mounted(fresh)
+	s.Attach(m.img, m.blocks)
+	s.Go(e)
+	m.course = s.course
 	return s
 }
 
@@ -157,22 +161,21 @@ func (m *machine) profile(e Entry) (*Profile, error) {
 // start runs a start that reads some chunks, and waits until it has been learnt.
 func (m *machine) start(t *testing.T, e Entry, fresh bool, chunks ...int) StartReport {
 	t.Helper()
-	before := m.profiles.Stats().Starts
 	s := m.begin(e, fresh, nil)
-	<-s.fetched
+	<-m.course.finished
 	touch(t, m.blocks, chunks...)
 	s.Done()
-	until(func() bool { return m.profiles.Stats().Starts == before+1 })
-	m.profiles.wait()
-	l, err := m.profiles.List(t.Context(), DefaultWorkspace, m.img.Digest)
-	require.NoError(t, err)
-	for _, p := range l {
-		if p.Entry.ID == e.ID && p.Last != nil {
-			return *p.Last
+	for {
+		m.profiles.wait()
+		l, err := m.profiles.List(t.Context(), DefaultWorkspace, m.img.Digest)
+		require.NoError(t, err)
+		for _, p := range l {
+			if p.Entry.ID == e.ID && p.Last != nil {
+				return *p.Last
+			}
 		}
+		time.Sleep(time.Millisecond)
 	}
-	t.Fatal("no report")
-	return StartReport{}
 }
 
 // wait waits for learning, in tests without hot packs.
@@ -207,7 +210,7 @@ func TestWhatOneStartReadTheNextFinds(t *testing.T) {
 
 	two := c.machine(ProfilesOptions{})
 	s = two.begin(entryF, true, nil)
-	<-s.fetched
+	<-two.course.finished
 	for _, i := range []int{7, 3, 11, 2} {
 		require.True(t, two.has(i), i)
 	}
@@ -245,7 +248,7 @@ func TestGuess(t *testing.T) {
 		emit(m.blocks.Chunks()[5:6])
 		return errors.New("that is all that it could find")
 	})
-	<-s.fetched
+	<-m.course.finished
 	require.True(t, m.has(4) && m.has(5))
 	touch(t, m.blocks, 5, 9)
 	s.Done()
@@ -269,7 +272,7 @@ func TestHotPackIsWrittenAndStreamed(t *testing.T) {
 	two := c.machine(ProfilesOptions{})
 	reads := c.world.origin.Count("read")
 	s := two.begin(entryF, true, nil)
-	<-s.fetched
+	<-two.course.finished
 	require.Equal(t, []store.Streamed{{Chunks: 10, Bytes: 10 * store.ChunkSize, Stored: two.streams[0].Stored}}, two.streams)
 	touch(t, two.blocks, 12, 7, 3, 11, 2, 5, 9, 0, 8, 13)
 	s.Done()
@@ -296,12 +299,13 @@ func TestHotPackThatIsGoneIsWrittenAnew(t *testing.T) {
 
 	two := c.machine(ProfilesOptions{Hot: true, Settle: time.Millisecond})
 	s := two.begin(entryF, true, nil)
-	<-s.fetched
+	<-two.course.finished
 	require.True(t, two.has(12), "from the image's own packs")
 	s.Fail()
 	until(func() bool { return two.profiles.Stats().HotPacks == 1 })
 	three := c.machine(ProfilesOptions{})
-	<-three.begin(entryF, true, nil).fetched
+	three.begin(entryF, true, nil)
+	<-three.course.finished
 	require.Equal(t, int64(10), three.streams[0].Chunks)
 }
 
@@ -369,21 +373,11 @@ func TestStartThatEndsStopsFetching(t *testing.T) {
 	})
 	s := m.begin(entryF, true, nil)
 	s.Fail()
-	<-s.fetched
+	<-m.course.finished
 	s = m.begin(entryF, true, nil)
 	require.NoError(t, m.profiles.Close())
 	s.Done()
 	m.profiles.Begin(StartSpec{}).Done()
-	(*Profiles)(nil).Begin(StartSpec{}).Attach(nil, nil, true)
+	(*Profiles)(nil).Begin(StartSpec{}).Attach(nil, nil)
 	c.world.origin.Before(nil)
-}
-
-func TestForget(t *testing.T) {
-	c := newCluster(t, 20)
-	m := c.machine(ProfilesOptions{})
-	m.start(t, entryF, true, 1, 2, 3)
-	require.NoError(t, m.profiles.Forget(t.Context(), DefaultWorkspace, m.img.Digest))
-	require.Empty(t, c.records.by)
-	_, err := m.profile(entryF)
-	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 }

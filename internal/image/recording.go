@@ -13,6 +13,7 @@ type touches struct {
 
 	mu     sync.Mutex
 	order  []uint32
+	cold   bool // since order began, the page cache has had nothing else
 	active map[*Recording]struct{}
 }
 
@@ -49,28 +50,40 @@ type Run struct {
 	Chunks []uint32 // read while it lasted
 	Ready  int      // so many of Chunks were read before Ready was called
 	// Complete means that Chunks is all that the start needed, and nothing else:
-	// the page cache had nothing when it began, and nobody else started meanwhile.
+	// the image had been mounted for it, and nobody else started meanwhile.
 	Complete bool
 }
 
-// Record begins a recording. fresh says that the kernel has nothing of the image
-// in its page cache, because it was mounted just now.
-func (b *Blocks) Record(fresh bool) *Recording {
+// Mounted says that the image has been mounted. fresh means that the kernel has nothing
+// of it in its page cache; otherwise an earlier server's reads may be there.
+func (b *Blocks) Mounted(fresh bool) {
 	t := &b.touches
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := &Recording{of: t, ready: -1}
-	if fresh && len(t.active) == 0 {
+	if len(t.active) > 0 {
+		fresh = false
+	}
+	if t.cold = fresh; fresh {
 		for i := range t.seen {
 			t.seen[i].Store(0)
 		}
-		t.order = nil // not truncated: a Run may have the old one
-		r.alone = true
+		t.order = nil
+	}
+}
+
+// Record begins a recording. The first after Mounted has also what was read since then:
+// by whoever prepared the start.
+func (b *Blocks) Record() *Recording {
+	t := &b.touches
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := &Recording{of: t, ready: -1, from: len(t.order)}
+	if t.cold {
+		r.alone, r.from, t.cold = true, 0, false
 	}
 	for other := range t.active {
-		other.alone = false
+		r.alone, other.alone = false, false
 	}
-	r.from = len(t.order)
 	t.active[r] = struct{}{}
 	return r
 }

@@ -20,8 +20,10 @@ func touch(t *testing.T, b *Blocks, chunks ...int) {
 
 func TestRecording(t *testing.T) {
 	_, b := testDevice([]int{store.ChunkSize, 5000, 1, 1, 1, 1, 1, 1})
-	r := b.Record(true)
-	touch(t, b, 3, 1, 3)
+	b.Mounted(true)
+	touch(t, b, 3) // by whoever mounts it
+	r := b.Record()
+	touch(t, b, 1, 3)
 	require.NoError(t, b.ReadAt(t.Context(), make([]byte, store.ChunkSize+1), 0)) // spans 0 and 1
 	r.Ready()
 	touch(t, b, 5, 3)
@@ -31,21 +33,28 @@ func TestRecording(t *testing.T) {
 	require.Equal(t, Run{}, r.Stop())
 
 	// The same mount: the page cache hides what the first has read.
-	again := b.Record(false)
+	again := b.Record()
 	touch(t, b, 3, 6)
 	require.Equal(t, Run{Before: []uint32{3, 1, 0, 5, 4}, Chunks: []uint32{6}, Ready: 1}, again.Stop())
 
 	// Mounted anew.
-	anew := b.Record(true)
+	b.Mounted(true)
+	anew := b.Record()
 	touch(t, b, 3, 6)
 	require.Equal(t, Run{Chunks: []uint32{3, 6}, Ready: 2, Complete: true}, anew.Stop())
+
+	// Mounted by an earlier server.
+	b.Mounted(false)
+	require.False(t, b.Record().Stop().Complete)
 }
 
 func TestTwoStartsAtOnce(t *testing.T) {
 	_, b := testDevice([]int{1, 1, 1, 1, 1})
-	first := b.Record(true)
+	b.Mounted(true)
+	first := b.Record()
 	touch(t, b, 4)
-	second := b.Record(true) // as far as it knows
+	b.Mounted(true) // as far as it knows
+	second := b.Record()
 	touch(t, b, 2)
 	require.Equal(t, Run{Chunks: []uint32{4, 2}, Ready: 2}, first.Stop())
 	touch(t, b, 1)
@@ -63,7 +72,8 @@ func TestReadersWhileRecordingsComeAndGo(t *testing.T) {
 		})
 	}
 	for range 20 {
-		r := b.Record(true)
+		b.Mounted(true)
+		r := b.Record()
 		r.Ready()
 		r.Stop()
 	}

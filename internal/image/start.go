@@ -15,11 +15,12 @@ type StartSpec struct {
 	Workspace string
 	Image     store.Digest
 	Entry     Entry
-	// Guess names chunks that the start is likely to read, for when nothing is known
-	// of it or of others on the image; nil: no guess. It may read the image, and hands on
-	// what it has found with emit, which does not wait.
-	Guess func(ctx context.Context, img *Image, emit func([]store.Chunk)) error
+	Guess     Guess // for when nothing is known of it or of others on the image; nil: none
 }
+
+// Guess names chunks that a start is likely to read. It may read the image, and hands on
+// what it has found with emit, which does not wait.
+type Guess func(ctx context.Context, img *Image, emit func([]store.Chunk)) error
 
 // StartReport says what one start came to.
 type StartReport struct {
@@ -32,30 +33,45 @@ type StartReport struct {
 	At      time.Time
 }
 
-// Start is one start of an entry point. While it lasts, what it is likely to read is
-// brought to the cache, and what it reads is recorded. A nil Start does nothing. Its
-// methods are safe for concurrent use and never wait.
+// Start is one start of an entry point: what it is likely to read is brought to the
+// cache, and what it reads is recorded. Its life:
+//
+//	Begin -> Attach -> Go -> Ready -> Done
+//
+// and Fail at any time. A nil Start does nothing. Its methods are safe for
+// concurrent use, and only Known waits.
 type Start struct {
-	p    *Profiles
-	spec StartSpec
-	stop context.CancelFunc
-	ctx  context.Context
-
-	attached chan struct{}
-	fetched  chan struct{} // closed when nothing is fetched any more
+	p        *Profiles
+	attached chan struct{} // closed by Attach
 
 	mu        sync.Mutex
-	done      bool
+	spec      StartSpec
+	course    *course // nil: ended
 	img       *Image
 	blocks    *Blocks
 	recording *Recording
-	report    StartReport
-	list      []store.Chunk
 	timer     *time.Timer
 }
 
-// longestStart ends what nobody ends: a start that takes longer is not bound by reading.
-const longestStart = 2 * time.Minute
+// course is the bringing of what one entry point reads.
+type course struct {
+	ctx      context.Context
+	stop     context.CancelFunc
+	asked    chan struct{} // closed when it is known whether there is a profile
+	known    bool          // or cannot be told
+	finished chan struct{}
+
+	mu     sync.Mutex
+	report StartReport
+	list   []store.Chunk
+}
+
+const (
+	// longestCourse ends a prefetch that no start has been waiting for in the end.
+	longestCourse = 2 * time.Minute
+	// firstUse is how long after being ready a start may still read what belongs to it.
+	firstUse = 10 * time.Second
+)
 
 // Begin begins to bring what a start is going to read. It is to be called as early as
 // can be: the image itself may still have to be fetched.
@@ -63,50 +79,101 @@ func (p *Profiles) Begin(spec StartSpec) *Start {
 	if p == nil {
 		return nil
 	}
-	s := &Start{p: p, spec: spec, attached: make(chan struct{}), fetched: make(chan struct{})}
-	s.report.Source = "none"
-	s.ctx, s.stop = context.WithTimeout(p.ctx, longestStart)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		s.stop()
-		close(s.fetched)
-		return s
-	}
-	s.timer = time.AfterFunc(longestStart, s.Done)
-	p.wg.Go(func() {
-		defer close(s.fetched)
-		s.fetch()
-	})
+	s := &Start{p: p, spec: spec, attached: make(chan struct{})}
+	s.course = s.begin(spec)
 	return s
 }
 
-// Attach tells which image it is, and begins the recording. fresh says that it has been
-// mounted just now, for this start.
-func (s *Start) Attach(img *Image, blocks *Blocks, fresh bool) {
+func (s *Start) begin(spec StartSpec) *course {
+	c := &course{asked: make(chan struct{}), finished: make(chan struct{})}
+	c.report.Source = "none"
+	c.ctx, c.stop = context.WithTimeout(s.p.ctx, longestCourse)
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	if s.p.closed {
+		c.stop()
+		close(c.asked)
+		close(c.finished)
+		return c
+	}
+	s.p.wg.Go(func() {
+		defer close(c.finished)
+		defer c.stop()
+		s.fetch(c, spec)
+	})
+	return c
+}
+
+// Known reports whether there is a profile of the entry point. If the store does not
+// say so in time the answer is yes: it is not worth waiting for.
+func (s *Start) Known(ctx context.Context) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	c := s.course
+	s.mu.Unlock()
+	if c == nil {
+		return false
+	}
+	select {
+	case <-c.asked:
+		return c.known
+	case <-ctx.Done():
+		return true
+	}
+}
+
+// Attach tells which image it is: it can be read from now on, for a guess.
+func (s *Start) Attach(img *Image, blocks *Blocks) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done || s.recording != nil {
-		return
+	if s.course != nil && s.blocks == nil {
+		s.img, s.blocks = img, blocks
+		close(s.attached)
 	}
-	s.img, s.blocks = img, blocks
-	s.recording = blocks.Record(fresh)
-	close(s.attached)
 }
 
-// Ready marks that the start is over for whoever waits for it, and what is
-// read from now on is for the first use.
+// Go says that it begins to read, and the recording does: as e, which may differ from
+// what was expected when it was begun.
+func (s *Start) Go(e Entry) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.course == nil || s.recording != nil {
+		return
+	}
+	if e.ID != s.spec.Entry.ID {
+		s.course.stop()
+		s.spec.Entry, s.spec.Guess = e, nil
+		s.course = s.begin(s.spec)
+	}
+	if s.blocks != nil {
+		s.recording = s.blocks.Record()
+	}
+}
+
+// Ready marks that the start is over for whoever waits for it. What is read from now
+// on is for the first use, which Done ends, or else time does.
 func (s *Start) Ready() {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.course == nil {
+		return
+	}
 	if s.recording != nil {
 		s.recording.Ready()
+	}
+	if s.timer == nil {
+		s.timer = time.AfterFunc(firstUse, s.Done)
 	}
 }
 
@@ -122,30 +189,28 @@ func (s *Start) end(learn bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done {
+	c := s.course
+	if c == nil {
 		return
 	}
-	s.done = true
-	s.stop()
+	s.course = nil
+	c.stop()
 	if s.timer != nil {
 		s.timer.Stop()
 	}
 	if s.recording == nil {
 		return
 	}
-	run := s.recording.Stop()
-	if learn {
-		s.p.spawn(func() { s.learn(run) })
+	if run := s.recording.Stop(); learn {
+		spec, device := s.spec, s.blocks.Chunks()
+		s.p.spawn(func() { s.p.recorded(c, spec, run, device) })
 	}
 }
 
-// learn hands what was read to the profiles.
-func (s *Start) learn(run Run) {
-	<-s.fetched
-	s.mu.Lock()
-	report, blocks, list := s.report, s.blocks, s.list
-	s.mu.Unlock()
-	device := blocks.Chunks()
+// recorded hands what a start has read to the profiles.
+func (p *Profiles) recorded(c *course, spec StartSpec, run Run, device []store.Chunk) {
+	<-c.finished
+	report, list := c.report, c.list
 	read := make(map[store.Digest]bool, len(run.Chunks))
 	for _, i := range run.Chunks {
 		read[device[i].Digest] = true
@@ -156,35 +221,38 @@ func (s *Start) learn(run Run) {
 			report.Used++
 		}
 	}
-	st := &s.p.stats
+	st := &p.stats
 	st.starts.Add(1)
 	st.listed.Add(int64(report.Listed))
 	st.used.Add(int64(report.Used))
 	st.touched.Add(int64(report.Touched))
-	s.p.log.Debug("a start has been recorded", "image", s.spec.Image.Short(), "entry", s.spec.Entry.Label, "complete", run.Complete,
+	p.log.Debug("a start has been recorded", "image", spec.Image.Short(), "entry", spec.Entry.Label, "complete", run.Complete,
 		"source", report.Source, "listed", report.Listed, "touched", report.Touched, "used", report.Used, "brought", report.Brought)
-	key := profileKey{s.spec.Workspace, s.spec.Image, s.spec.Entry.ID}
-	s.p.learn(key, s.spec.Entry, run, device, &report)
+	key := profileKey{spec.Workspace, spec.Image, spec.Entry.ID}
+	p.learn(key, spec.Entry, run, device, &report)
 	// For all entry points at once, every run is a part.
 	key.entry = anyEntry.ID
-	s.p.learn(key, anyEntry, Run{Chunks: run.Chunks, Ready: run.Ready}, device, nil)
+	p.learn(key, anyEntry, Run{Chunks: run.Chunks, Ready: run.Ready}, device, nil)
 }
 
 // fetch brings what the start is going to read.
-func (s *Start) fetch() {
-	st, err := s.p.opt.Store(s.spec.Workspace)
+func (s *Start) fetch(c *course, spec StartSpec) {
+	asked := sync.OnceFunc(func() { close(c.asked) })
+	defer asked()
+	c.known = true
+	st, err := s.p.opt.Store(spec.Workspace)
 	if err != nil {
 		return // the start itself will say so
 	}
 	for _, try := range []struct {
 		source string
 		entry  EntryID
-	}{{"profile", s.spec.Entry.ID}, {"image", anyEntry.ID}} {
-		key := profileKey{s.spec.Workspace, s.spec.Image, try.entry}
-		k, err := s.p.get(s.ctx, key)
+	}{{"profile", spec.Entry.ID}, {"image", anyEntry.ID}} {
+		key := profileKey{spec.Workspace, spec.Image, try.entry}
+		k, err := s.p.get(c.ctx, key)
 		if err != nil {
-			if s.ctx.Err() == nil {
-				s.p.log.Warn("a profile cannot be read; the start reads for itself", "image", s.spec.Image.Short(), "error", err)
+			if c.ctx.Err() == nil {
+				s.p.log.Warn("a profile cannot be read; the start reads for itself", "image", spec.Image.Short(), "error", err)
 			}
 			return
 		}
@@ -192,54 +260,59 @@ func (s *Start) fetch() {
 		profile := k.profile
 		s.p.mu.Unlock()
 		if profile != nil {
-			s.plan(try.source, profile.List())
-			s.follow(st, key, k, profile)
+			asked()
+			c.plan(try.source, profile.List())
+			s.follow(c, st, key, k, profile)
 			return
 		}
+		c.known = false
+		asked()
 	}
-	s.guess(st)
+	if spec.Guess != nil && s.await(c) {
+		s.guess(c, st, spec.Guess)
+	}
 }
 
-func (s *Start) plan(source string, list []store.Chunk) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.report.Source, s.list = source, list
+func (c *course) plan(source string, list []store.Chunk) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report.Source, c.list = source, list
 }
 
-func (s *Start) brought(chunks, bytes int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.report.Brought += chunks
-	s.report.Bytes += bytes
+func (c *course) brought(chunks, bytes int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report.Brought += chunks
+	c.report.Bytes += bytes
 }
 
 // follow brings what a profile lists.
-func (s *Start) follow(st ProfileStore, key profileKey, k *known, profile *Profile) {
+func (s *Start) follow(c *course, st ProfileStore, key profileKey, k *known, profile *Profile) {
 	if len(profile.Hot) > 0 {
-		got, err := st.Stream(s.ctx, profile.Hot)
-		s.brought(got.Chunks, got.Bytes)
-		if s.ctx.Err() != nil {
+		got, err := st.Stream(c.ctx, profile.Hot)
+		c.brought(got.Chunks, got.Bytes)
+		if c.ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			s.p.log.Warn("a hot pack cannot be read", "image", s.spec.Image.Short(), "entry", profile.Entry.Label, "error", err)
+			s.p.log.Warn("a hot pack cannot be read", "image", key.image.Short(), "entry", profile.Entry.Label, "error", err)
 		}
 		if got.Damaged > 0 || fault.Is(err, fault.NotFound) || fault.Is(err, fault.Corrupt) {
 			s.p.unheat(key, k)
 		}
 	}
-	if s.await() {
-		s.prefetch(st, s.inImage(profile.List()))
+	if s.await(c) {
+		s.prefetch(c, st, s.inImage(profile.List()))
 	}
 }
 
 // await waits for Attach: until then nobody knows in which packs the chunks are, and
 // looking for them would mean reading the indexes of all.
-func (s *Start) await() bool {
+func (s *Start) await(c *course) bool {
 	select {
 	case <-s.attached:
 		return true
-	case <-s.ctx.Done():
+	case <-c.ctx.Done():
 		return false
 	}
 }
@@ -253,27 +326,21 @@ func (s *Start) inImage(list []store.Chunk) []store.Chunk {
 	return slices.DeleteFunc(list, func(c store.Chunk) bool { return !has[c] })
 }
 
-func (s *Start) prefetch(st ProfileStore, list []store.Chunk) {
-	got, err := st.Prefetch(s.ctx, list)
-	s.brought(got.Chunks, got.Bytes)
-	if err != nil && s.ctx.Err() == nil {
-		s.p.log.Warn("prefetching has ended early", "image", s.spec.Image.Short(), "entry", s.spec.Entry.Label, "error", err)
+func (s *Start) prefetch(c *course, st ProfileStore, list []store.Chunk) {
+	got, err := st.Prefetch(c.ctx, list)
+	c.brought(got.Chunks, got.Bytes)
+	if err != nil && c.ctx.Err() == nil {
+		s.p.log.Warn("prefetching has ended early", "error", err)
 	}
 }
 
 // guess brings what an entry point of its kind is likely to read.
-func (s *Start) guess(st ProfileStore) {
-	if s.spec.Guess == nil {
-		return
-	}
-	if !s.await() {
-		return
-	}
+func (s *Start) guess(c *course, st ProfileStore, guess Guess) {
 	found := make(chan []store.Chunk, 1)
 	var list []store.Chunk
 	go func() {
 		defer close(found)
-		err := s.spec.Guess(s.ctx, s.img, func(more []store.Chunk) {
+		err := guess(c.ctx, s.img, func(more []store.Chunk) {
 			list = append(list, more...)
 			select { // with what is still waiting there, which nobody has taken
 			case waiting := <-found:
@@ -282,12 +349,12 @@ func (s *Start) guess(st ProfileStore) {
 			}
 			found <- more
 		})
-		if err != nil && s.ctx.Err() == nil {
-			s.p.log.Debug("no more guesses at what a start reads", "image", s.spec.Image.Short(), "error", err)
+		if err != nil && c.ctx.Err() == nil {
+			s.p.log.Debug("no more guesses at what a start reads", "error", err)
 		}
 	}()
 	for more := range found {
-		s.prefetch(st, more)
+		s.prefetch(c, st, more)
 	}
-	s.plan("guess", list)
+	c.plan("guess", list)
 }

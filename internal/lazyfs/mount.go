@@ -18,6 +18,9 @@ import (
 type Mount struct {
 	// Path is the root of the image's files: read-only, nodev, nosuid.
 	Path string
+	// Fresh means that this call has made the mount: the kernel had nothing of the image
+	// in its page cache.
+	Fresh bool
 
 	fs   *FS
 	m    *mount
@@ -107,7 +110,7 @@ func (f *FS) finish(m *mount, img Image) (*Mount, error) {
 	if m.err != nil {
 		return nil, m.err
 	}
-	return &Mount{Path: path, fs: f, m: m}, nil
+	return &Mount{Path: path, Fresh: true, fs: f, m: m}, nil
 }
 
 func (f *FS) mountKernel(img Image, path string) error {

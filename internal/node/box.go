@@ -147,11 +147,11 @@ func (b *box) destroy() {
 func (n *Node) functionSpec(ctx context.Context, i *Instance) (sandbox.Spec, error) {
 	f := i.Function
 	var err error
-	if i.Image, err = n.mounts.get(ctx, f.Workspace, f.Image.String(), "function "+f.Digest().String()); err != nil {
-		return sandbox.Spec{}, err
-	}
 	code, err := n.opt.Code.Dir(f.Workspace, f.Code)
 	if err != nil {
+		return sandbox.Spec{}, err
+	}
+	if i.Image, err = n.mounts.get(ctx, f.Workspace, f.Image.String(), functionEntry(f, code, n.opt.SDK)); err != nil {
 		return sandbox.Spec{}, err
 	}
 	user, err := i.Image.user(f.Spec.User)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"os"
-	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,7 +31,11 @@ type Container struct {
 	ID    string
 	Image *Rootfs
 	box   *box
+	quiet *time.Timer
 }
+
+// quietStart is when a command that prints nothing counts as started.
+const quietStart = 5 * time.Second
 
 // StartContainer starts a command; what it prints goes to sink.
 func (n *Node) StartContainer(ctx context.Context, c ContainerSpec, sink Sink) (_ *Container, err error) {
@@ -43,8 +47,7 @@ func (n *Node) StartContainer(ctx context.Context, c ContainerSpec, sink Sink) (
 			k.Destroy()
 		}
 	}()
-	entry := strings.Join(append([]string{"command"}, c.Args...), "\x00")
-	if k.Image, err = n.mounts.get(ctx, c.Workspace, c.Image, entry); err != nil {
+	if k.Image, err = n.mounts.get(ctx, c.Workspace, c.Image, commandEntry(c)); err != nil {
 		return nil, err
 	}
 	args, err := command(k.Image.root.img.Config(), c.Args)
@@ -65,16 +68,20 @@ func (n *Node) StartContainer(ctx context.Context, c ContainerSpec, sink Sink) (
 	if k.box, err = n.newBox(ctx, k.ID, spec, c.BlockNetwork, c.Allow, k.Image); err != nil {
 		return nil, err
 	}
-	k.box.output.Attach(sink)
+	k.box.output.Attach(func(stream string, p []byte) {
+		k.Image.Started()
+		sink(stream, p)
+	})
 	if err := k.box.create(ctx); err != nil {
 		return nil, err
 	}
 	end := trace.Begin(ctx, "start")
+	k.Image.Go(false)
 	if err := k.box.sandbox.Start(ctx); err != nil {
 		return nil, k.box.blame(explainProgram(err, args[0]))
 	}
 	end("")
-	k.Image.Started()
+	k.quiet = time.AfterFunc(quietStart, k.Image.Started)
 	return k, nil
 }
 
@@ -106,6 +113,8 @@ func (k *Container) Wait(ctx context.Context) (sandbox.Exit, error) {
 		return exit, err
 	}
 	k.box.output.Drain()
+	k.Image.Started()
+	k.Image.Used()
 	switch exit.Code {
 	case 126, 127, 128 + int(unix.SIGBUS), 128 + int(unix.SIGSEGV): // what unreadable programs and libraries end with
 		if err := k.box.blame(errUnreadable); err != errUnreadable {
@@ -128,6 +137,9 @@ func (k *Container) Usage() (sandbox.Usage, error) { return k.box.sandbox.Usage(
 
 // Destroy ends the command if it still runs, and frees all that it holds.
 func (k *Container) Destroy() {
+	if k.quiet != nil {
+		k.quiet.Stop()
+	}
 	if k.box != nil {
 		k.box.destroy()
 	}

@@ -122,6 +122,7 @@ func (i *Instance) Start(ctx context.Context, sink Sink) (err error) {
 	defer i.box.output.Attach(nil)
 
 	end := trace.Begin(ctx, "start python")
+	i.Image.Go(false)
 	if err := i.box.sandbox.Start(ctx); err != nil {
 		return i.explainStart(err)
 	}
@@ -171,6 +172,7 @@ func (i *Instance) Restore(ctx context.Context, s *snapshot.Snapshot) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, restoreDeadline, fault.New(fault.Timeout, "the restored process did not answer within %v", restoreDeadline))
 	defer cancel()
 	end := trace.Begin(ctx, "restore")
+	i.Image.Go(true)
 	if err := i.box.sandbox.Restore(ctx, s.Dir); err != nil {
 		return err
 	}
@@ -287,6 +289,7 @@ func (i *Instance) Call(ctx context.Context, id string, input []byte, sink Sink)
 	}
 	i.box.output.Drain()
 	i.box.output.Attach(nil)
+	i.Image.Used()
 	switch {
 	case m.Type != "result" && m.Type != "exception", m.ID != id, m.Type == "exception" && m.Error == nil:
 		return Reply{}, fault.New(fault.Corrupt, "runner: message %q for call %q in answer to %s", m.Type, m.ID, id)

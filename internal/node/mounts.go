@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/lazyfs"
@@ -42,9 +44,9 @@ const (
 type mounts struct {
 	images   Images
 	fs       Filesystem
-	slab     Slab // nil: all mounts are lazy
-	profiles Profiles
-	fill     bool // fetch what is missing after a start
+	slab     Slab            // nil: all mounts are lazy
+	profiles *image.Profiles // nil: nothing is learnt
+	fill     bool            // fetch what is missing after a start
 	idle     time.Duration
 	log      *slog.Logger
 
@@ -64,6 +66,13 @@ type mounts struct {
 	filling   string                   // digest of the image that is being completed
 	unfill    context.CancelFunc       // ends that
 	completed func(digest string)      // for tests, after each attempt; may be nil
+	seen      map[seenEntry]bool       // entry points that were started by this process
+}
+
+// seenEntry is an entry point of an image.
+type seenEntry struct {
+	digest string
+	entry  image.EntryID
 }
 
 type rootKey struct {
@@ -87,12 +96,10 @@ func newMounts(opt Options) *mounts {
 	m := &mounts{
 		images: opt.Images, fs: opt.FS, slab: opt.Slab, profiles: opt.Profiles, fill: opt.Fill, idle: opt.IdleMount, log: opt.Log,
 		wake: make(chan struct{}, 1), roots: map[rootKey]*root{}, placing: map[string]chan struct{}{}, hopeless: map[string]bool{},
+		seen: map[seenEntry]bool{},
 	}
 	if m.idle == 0 {
 		m.idle = defaultIdleMount
-	}
-	if m.profiles == nil {
-		m.profiles = &startedOnce{seen: map[string]bool{}}
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.free() // before anything is started, so that what the dead had pinned is in nobody's way
@@ -116,62 +123,91 @@ func (m *mounts) close() {
 	}
 }
 
-// get mounts an image for an entry point, "" being one that nobody has to learn about.
-func (m *mounts) get(ctx context.Context, workspace, ref, entry string) (*Rootfs, error) {
+// get mounts an image for an entry point; nil is one that nobody has to learn about.
+func (m *mounts) get(ctx context.Context, workspace, ref string, e *entry) (_ *Rootfs, err error) {
 	end := trace.Begin(ctx, "mount image")
+	var start *image.Start
+	defer func() {
+		if err != nil {
+			start.Fail()
+		}
+	}()
+	// What the start reads is on its way while the image itself is being looked for, if it is told by its digest.
+	if d, err := store.ParseDigest(ref); err == nil {
+		start = m.begin(workspace, d, e)
+	}
 	img, err := m.images.Get(ctx, image.Ref{Workspace: workspace, Name: ref})
 	if err != nil {
 		return nil, err
 	}
+	if start == nil {
+		start = m.begin(workspace, img.Digest, e)
+	}
 	id := img.Digest.String()
-	if entry == "" || m.profiles.Known(ctx, img, entry) {
-		r := m.use(rootKey{id, true}, entry)
+	waiting, cancel := context.WithTimeout(ctx, nativeWait)
+	defer cancel()
+	if e == nil || m.known(id, e) || start.Known(waiting) {
+		r := m.use(rootKey{id, true}, e, nil)
 		if r == nil && m.slab != nil {
-			waiting, cancel := context.WithTimeout(ctx, nativeWait)
 			select {
 			case <-m.place(img):
 			case <-waiting.Done():
 			}
-			cancel()
-			r = m.use(rootKey{id, true}, entry)
+			r = m.use(rootKey{id, true}, e, nil)
 		}
 		if r != nil {
+			start.Fail() // all is here, and nobody sees what is read
 			end("native")
 			return r, nil
 		}
 	}
-	r := m.use(rootKey{id, false}, entry)
+	r := m.use(rootKey{id, false}, e, start)
 	if r == nil {
 		made, err := m.mountLazy(ctx, img)
 		if err != nil {
 			return nil, err
 		}
-		r = m.add(made, entry)
+		r = m.add(made, e, start)
 	}
+	start.Attach(img, r.root.blocks)
 	end("lazy")
 	return r, nil
 }
 
-// use takes a mount that is there.
-func (m *mounts) use(key rootKey, entry string) *Rootfs {
+func (m *mounts) begin(workspace string, digest store.Digest, e *entry) *image.Start {
+	if e == nil {
+		return nil
+	}
+	return m.profiles.Begin(image.StartSpec{Workspace: workspace, Image: digest, Entry: e.Entry, Guess: e.guess})
+}
+
+// known reports whether the entry point has been started on the image before, by this process.
+func (m *mounts) known(digest string, e *entry) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.useLocked(key, entry)
+	return m.seen[seenEntry{digest, e.ID}]
+}
+
+// use takes a mount that is there.
+func (m *mounts) use(key rootKey, e *entry, start *image.Start) *Rootfs {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.useLocked(key, e, start)
 }
 
 // useLocked is use. Precondition: m.mu is held.
-func (m *mounts) useLocked(key rootKey, entry string) *Rootfs {
+func (m *mounts) useLocked(key rootKey, e *entry, start *image.Start) *Rootfs {
 	r := m.roots[key]
 	if r == nil {
 		return nil
 	}
 	r.users++
-	return &Rootfs{Path: r.mount.Path, root: r, mounts: m, entry: entry}
+	return &Rootfs{Path: r.mount.Path, root: r, mounts: m, entry: e, start: start}
 }
 
 // add makes a mount one of the node's, unless there is one of the kind already, and
 // uses it.
-func (m *mounts) add(r *root, entry string) *Rootfs {
+func (m *mounts) add(r *root, e *entry, start *image.Start) *Rootfs {
 	defer m.letGo()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,7 +216,7 @@ func (m *mounts) add(r *root, entry string) *Rootfs {
 	} else {
 		m.gone = append(m.gone, r)
 	}
-	return m.useLocked(r.key, entry)
+	return m.useLocked(r.key, e, start)
 }
 
 // drop ends the node's hold on a mount. Precondition: m.mu is held, and letGo is
@@ -226,18 +262,20 @@ func (m *mounts) release(r *root) {
 // read would have to fetch again, and an eviction cannot know that from the reads
 // it sees, which stop with the page cache.
 func (m *mounts) mountLazy(ctx context.Context, img *image.Image) (*root, error) {
-	meta, err := img.MetaPath(ctx)
-	if err != nil {
-		return nil, err
-	}
-	blocks, err := img.Blocks(ctx)
-	if err != nil {
+	var meta string
+	var blocks *image.Blocks
+	both, fetch := errgroup.WithContext(ctx) // from far away, two round trips at once
+	both.Go(func() (err error) { meta, err = img.MetaPath(fetch); return err })
+	both.Go(func() (err error) { blocks, err = img.Blocks(fetch); return err })
+	if err := both.Wait(); err != nil {
 		return nil, err
 	}
 	r := &root{key: rootKey{img.Digest.String(), false}, img: img, blocks: blocks}
+	var err error
 	if r.mount, err = m.fs.Mount(ctx, lazyfs.Image{ID: r.key.digest, Meta: meta, Blocks: blocks}); err != nil {
 		return nil, err
 	}
+	blocks.Mounted(r.mount.Fresh)
 	if m.slab != nil {
 		m.mu.Lock()
 		m.serial++
@@ -301,7 +339,7 @@ func (m *mounts) mountNative(ctx context.Context, img *image.Image) error {
 		return err
 	}
 	id := img.Digest.String()
-	m.add(&root{key: rootKey{id, true}, img: img, blocks: blocks, mount: mount}, "").Release()
+	m.add(&root{key: rootKey{id, true}, img: img, blocks: blocks, mount: mount}, nil, nil).Release()
 	defer m.letGo()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -312,10 +350,13 @@ func (m *mounts) mountNative(ctx context.Context, img *image.Image) error {
 }
 
 // started says that a start on an image is over: it is completed now.
-func (m *mounts) started(img *image.Image) {
+func (m *mounts) started(img *image.Image, e *entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id := img.Digest.String()
+	if e != nil {
+		m.seen[seenEntry{id, e.ID}] = true
+	}
 	if m.closed || m.slab == nil || m.roots[rootKey{id, true}] != nil || m.filling == id {
 		return
 	}
@@ -456,22 +497,4 @@ func deleteImage(l []*image.Image, digest string) (rest []*image.Image) {
 		}
 	}
 	return rest
-}
-
-// startedOnce takes an entry point for known when it has been started once.
-type startedOnce struct {
-	mu   sync.Mutex
-	seen map[string]bool
-}
-
-func (s *startedOnce) Known(_ context.Context, img *image.Image, entry string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.seen[img.Digest.String()+entry]
-}
-
-func (s *startedOnce) Started(img *image.Image, entry string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen[img.Digest.String()+entry] = true
 }

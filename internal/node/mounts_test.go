@@ -40,7 +40,7 @@ type siteOptions struct {
 	compat  bool
 	idle    time.Duration
 	slab    func(Slab) Slab // wraps
-	profile Profiles
+	profile *image.Profiles
 }
 
 func newSite(t *testing.T, o siteOptions) *site {
@@ -95,9 +95,17 @@ func (s *site) image(name string, seed uint64, chunks int) *image.Image {
 	return img
 }
 
+// entryOf is an entry point, "" none.
+func entryOf(name string) *entry {
+	if name == "" {
+		return nil
+	}
+	return &entry{Entry: image.NewEntry("test", name)}
+}
+
 func (s *site) use(name, entry string) *Rootfs {
 	s.t.Helper()
-	r, err := s.get(s.t.Context(), image.DefaultWorkspace, name, entry)
+	r, err := s.get(s.t.Context(), image.DefaultWorkspace, name, entryOf(entry))
 	require.NoError(s.t, err)
 	return r
 }
@@ -264,7 +272,7 @@ func TestMountsOfTheDeadKeepTheirPins(t *testing.T) {
 	defer next.close()
 	owner := "native/" + image.DefaultWorkspace + "/" + img.Digest.String()
 	require.Equal(t, []string{owner}, s.cache.Owners())
-	again, err := next.get(t.Context(), image.DefaultWorkspace, "a", "")
+	again, err := next.get(t.Context(), image.DefaultWorkspace, "a", nil)
 	require.NoError(t, err)
 	require.Equal(t, r.Path, again.Path)
 	again.Release()
@@ -302,7 +310,7 @@ func TestManyStartsAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 40 {
 		all.Go(func() {
-			r, err := s.get(context.Background(), image.DefaultWorkspace, "a", fmt.Sprint(i%3))
+			r, err := s.get(context.Background(), image.DefaultWorkspace, "a", entryOf(fmt.Sprint(i%3)))
 			if err != nil {
 				t.Error(err)
 				return

@@ -40,14 +40,6 @@ type Images interface {
 	FreeNative(cache image.Slab) (freed int)
 }
 
-// Profiles knows which starts have been seen.
-type Profiles interface {
-	// Known reports whether it is known what a start of the entry point reads.
-	Known(ctx context.Context, img *image.Image, entry string) bool
-	// Started says that there was a start.
-	Started(img *image.Image, entry string)
-}
-
 // Filesystem mounts images.
 type Filesystem interface {
 	Mount(ctx context.Context, img lazyfs.Image) (*lazyfs.Mount, error)
@@ -76,10 +68,10 @@ type Options struct {
 	Blobs   function.Blobs
 	Log     *slog.Logger
 
-	Slab      Slab          // nil: images are mounted lazily only
-	Profiles  Profiles      // nil: an entry point is known when it was started once
-	Fill      bool          // fetch what is missing of an image when something has started on it
-	IdleMount time.Duration // how long an image that nobody uses stays mounted; 0 = 10 minutes
+	Slab      Slab            // nil: images are mounted lazily only
+	Profiles  *image.Profiles // nil: what starts read is not learnt, and not fetched ahead
+	Fill      bool            // fetch what is missing of an image when something has started on it
+	IdleMount time.Duration   // how long an image that nobody uses stays mounted; 0 = 10 minutes
 }
 
 // Node is one machine's agent.

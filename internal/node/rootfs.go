@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -23,21 +24,47 @@ type Rootfs struct {
 
 	root   *root
 	mounts *mounts
-	entry  string
+	entry  *entry
+	start  *image.Start
 	once   sync.Once
+	ready  atomic.Bool
 }
 
 // Release ends the use.
-func (r *Rootfs) Release() { r.once.Do(func() { r.mounts.release(r.root) }) }
+func (r *Rootfs) Release() {
+	r.once.Do(func() {
+		if r.ready.Load() {
+			r.start.Done()
+		} else {
+			r.start.Fail()
+		}
+		r.mounts.release(r.root)
+	})
+}
+
+// Go says that what the image was mounted for begins to run now; restored: from a snapshot,
+// which reads other things than a start from the beginning.
+func (r *Rootfs) Go(restored bool) {
+	if r.entry == nil {
+		return
+	}
+	if restored {
+		r.entry = r.entry.restored()
+	}
+	r.start.Go(r.entry.Entry)
+}
 
 // Started says that what the image was mounted for has started, and so has read
 // what a start reads.
 func (r *Rootfs) Started() {
-	if r.entry != "" {
-		r.mounts.profiles.Started(r.root.img, r.entry)
+	if !r.ready.Swap(true) {
+		r.start.Ready()
+		r.mounts.started(r.root.img, r.entry)
 	}
-	r.mounts.started(r.root.img)
 }
+
+// Used says that what has started has been of use for the first time.
+func (r *Rootfs) Used() { r.start.Done() }
 
 // Native reports whether the image is mounted over the slab, with nobody in between.
 func (r *Rootfs) Native() bool { return r.root.key.native }

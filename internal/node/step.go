@@ -17,7 +17,7 @@ func (n *Node) RunStep(ctx context.Context, s build.Step) (_ build.Layer, err er
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, fault.New(fault.Timeout, "the step ran longer than %v", s.Timeout))
 	defer cancel()
 	id := newID("b")
-	root, err := n.mounts.get(ctx, s.Workspace, s.Parent.Digest.String(), "")
+	root, err := n.mounts.get(ctx, s.Workspace, s.Parent.Digest.String(), nil)
 	if err != nil {
 		return build.Layer{}, err
 	}

@@ -145,10 +145,18 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	if err != nil {
 		return nil, err
 	}
+	// What starts read. Hot packs are for machines that have nothing of an image: there are none
+	// if the origin is this machine's own.
+	var busy func() int
+	profiles := image.OpenProfiles(image.ProfilesOptions{
+		Store: func(workspace string) (image.ProfileStore, error) { return stores.Store(workspace) },
+		Hot:   !origin.place.Own, Idle: func() bool { return busy() == 0 }, Log: part("profiles"),
+	})
+	built.later("profiles", func(context.Context) error { return profiles.Close() })
 	machine, err = node.Open(ctx, node.Options{
 		ID: o.Node, Run: p.Run, SDK: SDKDir(p), Images: images, FS: files, Runtime: runtime,
 		Network: networks, Code: code, Blobs: uploads, Log: part("node"),
-		Slab: cache, Fill: !o.NoFill,
+		Slab: cache, Fill: !o.NoFill, Profiles: profiles,
 	})
 	if err != nil {
 		return nil, err
@@ -173,6 +181,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 		return nil, err
 	}
 	built.quiesce = calls.Close
+	busy = calls.Active
 
 	keeper := &housekeeper{
 		images: images, calls: calls, snapshots: snapshots, code: code, uploads: uploads, cache: cache,
