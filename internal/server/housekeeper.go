@@ -18,6 +18,7 @@ import (
 	"brisk.dev/brisk/internal/function"
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/image/memo"
+	"brisk.dev/brisk/internal/lazyfs"
 	"brisk.dev/brisk/internal/scheduler"
 	"brisk.dev/brisk/internal/snapshot"
 	"brisk.dev/brisk/internal/store"
@@ -55,6 +56,7 @@ type housekeeper struct {
 	uploads   *blobs.Store
 	memos     []*memo.Memo
 	cache     *slab.Slab
+	files     *lazyfs.FS       // nil: nothing is mounted
 	sdks      string           // directory of SDKs
 	sdk       string           // the one in use
 	limit     int64            // of images without a name, in bytes
@@ -300,6 +302,10 @@ func (c *collecting) cached(ctx context.Context) error {
 // discard removes chunks from the cache that no image on this machine has.
 func (h *housekeeper) discard(ctx context.Context, dry bool) (chunks, bytes int64, err error) {
 	if !dry {
+		// What is natively mounted is pinned; mounts that nobody holds are kept for a while.
+		if h.files != nil {
+			h.files.Sweep()
+		}
 		h.images.FreeNative(h.cache)
 	}
 	wanted, err := h.images.Wanted()

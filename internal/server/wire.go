@@ -184,7 +184,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	busy = calls.Active
 
 	keeper := &housekeeper{
-		images: images, calls: calls, snapshots: snapshots, code: code, uploads: uploads, cache: cache,
+		images: images, calls: calls, snapshots: snapshots, code: code, uploads: uploads, cache: cache, files: files,
 		memos: []*memo.Memo{imports, builder.Memo()}, sdks: filepath.Dir(SDKDir(p)), sdk: SDKDir(p),
 		limit: cacheLimit(p.Data), log: part("gc"),
 	}

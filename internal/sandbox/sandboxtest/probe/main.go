@@ -6,10 +6,12 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -126,6 +128,21 @@ func do(args []string) (string, error) {
 	case "read":
 		b, err := os.ReadFile(arg(1))
 		return string(b), err
+	case "sum": // of all files below a directory, in their order
+		h := sha256.New()
+		err := filepath.WalkDir(arg(1), func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			f, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			_, err = io.Copy(h, f)
+			return err
+		})
+		return fmt.Sprintf("%x", h.Sum(nil)), err
 	case "mode":
 		fi, err := os.Stat(arg(1))
 		if err != nil {
