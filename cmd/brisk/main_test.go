@@ -15,11 +15,13 @@ import (
 
 	"brisk.dev/brisk/internal/api"
 	"brisk.dev/brisk/internal/api/apitest"
+	"brisk.dev/brisk/internal/cluster"
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/scheduler"
 	"brisk.dev/brisk/internal/server"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/peer"
 	"brisk.dev/brisk/internal/trace"
 )
 
@@ -287,6 +289,45 @@ func TestStoreStats(t *testing.T) {
 	code, out, _ = brisk(nil, "store", "stats", "--data", data, "--json")
 	require.Equal(t, 0, code)
 	require.Contains(t, out, `"packs": 7`)
+}
+
+func TestNodes(t *testing.T) {
+	f := &apitest.Fake{Cluster: api.NodeList{
+		Status: cluster.Status{Cluster: "c1", Self: "a", Age: 4000, Trouble: "it is silent", Members: []cluster.Member{
+			{Name: "c", Control: true, Alive: true, Address: "10.0.0.1:7720", Traffic: cluster.Traffic{ServedChunks: 1200, ServedBytes: 100 << 20}},
+			{Name: "a", Alive: true, Address: "10.0.0.2:7720"},
+			{Name: "b", Seen: 3_000_000, Address: "10.0.0.3:7720", Traffic: cluster.Traffic{FetchedChunks: 1, FetchedBytes: 1024}},
+			{Name: "d", Seen: -1},
+			{Name: "e", Alive: true, Seen: 100},
+		}},
+		Peers: peer.Stats{Peers: []peer.One{{Name: "e", State: peer.Convicted}}},
+	}}
+	data := serve(t, f)
+	code, out, errs := brisk(nil, "node", "ls", "--data", data)
+	require.Equal(t, 0, code)
+	require.Equal(t, `NODE  STATE       ADDRESS        SEEN    SERVED                   FETCHED
+c     control     10.0.0.1:7720  4 s     1,200 chunks, 100.0 MiB  -
+a     alive       10.0.0.2:7720  here    -                        -
+b     dead        10.0.0.3:7720  50 min  -                        1 chunk, 1.0 KiB
+d     never seen  -              -       -                        -
+e     convicted   -              4 s     -                        -
+`, out)
+	require.Equal(t, "brisk: the list is 4s old: it is silent\n", errs)
+	code, out, errs = brisk(nil, "node", "token", "--expires", "30m", "--reusable", "--data", data)
+	require.Equal(t, 0, code)
+	require.Equal(t, "token for 30m0s, reusable true\n", out)
+	require.Contains(t, errs, "brisk node join TOKEN")
+	code, out, errs = brisk(nil, "node", "rm", "old", "--data", data)
+	require.Equal(t, 0, code)
+	require.Empty(t, out)
+	require.Equal(t, "brisk: 2 reusable tokens withdrawn\n", errs)
+	code, _, _ = brisk(nil, "node", "rm", "new", "--data", data)
+	require.Equal(t, 3, code)
+	code, _, errs = brisk(nil, "node", "ls", "--data", t.TempDir())
+	require.Equal(t, 7, code, errs)
+	code, _, errs = brisk(nil, "node", "join", "brisk1_", "--data", t.TempDir())
+	require.Equal(t, 2, code, errs)
+	require.Contains(t, errs, "Copy the whole line")
 }
 
 func TestStoreGC(t *testing.T) {

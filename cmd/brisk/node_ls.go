@@ -84,5 +84,9 @@ func exchanged(chunks, bytes int64) string {
 	if chunks == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%s, %s", plural(int(chunks), "chunk"), bytesText(bytes))
+	unit := "chunks"
+	if chunks == 1 {
+		unit = "chunk"
+	}
+	return fmt.Sprintf("%s %s, %s", count(chunks), unit, bytesText(bytes))
 }
