@@ -32,7 +32,7 @@ const soon = 20 * time.Second
 
 // rig is a cluster in one process, over real connections.
 type rig struct {
-	t     *testing.T
+	t     testing.TB
 	nodes map[string]*node // those that are members
 	epoch uint64
 
@@ -58,9 +58,9 @@ type node struct {
 	dials   atomic.Int64                     // to it
 }
 
-func newRig(t *testing.T, names ...string) *rig { return newRigWith(t, Options{}, names...) }
+func newRig(t testing.TB, names ...string) *rig { return newRigWith(t, Options{}, names...) }
 
-func newRigWith(t *testing.T, o Options, names ...string) *rig {
+func newRigWith(t testing.TB, o Options, names ...string) *rig {
 	t.Helper()
 	r := &rig{t: t, nodes: map[string]*node{}, all: map[string]*node{}}
 	for _, name := range names {
@@ -261,7 +261,7 @@ func (n *node) nameOwnedBy(owners ...string) store.Digest {
 	}
 }
 
-func certificate(t *testing.T, name string) tls.Certificate {
+func certificate(t testing.TB, name string) tls.Certificate {
 	t.Helper()
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
