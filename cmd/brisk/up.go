@@ -20,6 +20,23 @@ once. It says "ready" when it is, which takes less than a second. Commands that
 need a server start one by themselves; that one goes when it has been idle for
 15 minutes.
 
+Images are kept in the data directory, unless --store names another one or a
+bucket of any S3 server when the data directory is used for the first time:
+
+  s3://BUCKET[/PREFIX][?OPTION=VALUE&...]
+
+  endpoint=URL      of the server (default Amazon's); also $AWS_ENDPOINT_URL
+  region=NAME       also $AWS_REGION
+  profile=NAME      of the shared configuration files; also $AWS_PROFILE
+  ca=FILE           certificates that the server's may be signed with
+  addressing=host   BUCKET.HOST instead of HOST/BUCKET
+  anonymous=true    requests are not signed
+  conditional=off   for servers without If-Match; one server of Brisk only
+
+Credentials are taken from $AWS_ACCESS_KEY_ID and $AWS_SECRET_ACCESS_KEY, the
+files in ~/.aws, or the role of the container or machine. What is in a bucket is
+encrypted, with the keys in the data directory.
+
 Exit status: 0 after an orderly end, 2 if another server uses the data
 directory, 6 if the machine lacks something.`,
 		Example: `  brisk up

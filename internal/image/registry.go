@@ -32,7 +32,7 @@ const recordsAtOnce = 16
 
 // away reports an error that says nothing but that the origin does not answer us.
 func away(ctx context.Context, err error) bool {
-	return ctx.Err() == nil && (fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout))
+	return ctx.Err() == nil && store.Away(err)
 }
 
 // Store is a workspace's store: what an image of the workspace is written to.

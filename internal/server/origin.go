@@ -224,8 +224,23 @@ func openBucket(c s3.Config, log *slog.Logger) (store.Origin, *remote.Origin, fu
 		return nil, nil, nil, err
 	}
 	network := remote.New(bucket, remote.Options{Log: log})
-	return network, network, func() { network.Close(); bucket.Close() }, nil
+	ctx, cancel := context.WithTimeout(context.Background(), sweepTime)
+	swept := make(chan struct{})
+	go func() {
+		defer close(swept)
+		if n, err := bucket.Sweep(ctx, abandoned); n > 0 || err != nil && !store.Away(err) && ctx.Err() == nil {
+			log.Info("uploads that nobody will finish", "aborted", n, "err", err)
+		}
+	}()
+	return network, network, func() { cancel(); <-swept; network.Close(); bucket.Close() }, nil
 }
+
+// Uploads of servers that died are aborted by the next that starts, when no upload can
+// have taken so long.
+const (
+	abandoned = 24 * time.Hour
+	sweepTime = 5 * time.Minute
+)
 
 // CheckPlace looks whether a place can be used, for the doctor. It changes nothing.
 func CheckPlace(ctx context.Context, l Place) error {

@@ -126,6 +126,12 @@ type Object struct {
 // about what the origin has.
 var ErrDenied = errors.New("this machine has no access")
 
+// Away reports an error that says nothing about what an origin has, but that it does
+// not answer, or not us. What is local is to be used then.
+func Away(err error) bool {
+	return fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout) || errors.Is(err, ErrDenied)
+}
+
 // ErrRefused is in the chain of an Origin's error if the origin has certainly done
 // nothing: even what must not be done twice may be tried again.
 var ErrRefused = errors.New("nothing was changed")

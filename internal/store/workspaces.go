@@ -69,7 +69,7 @@ func OpenWorkspaces(ctx context.Context, o WorkspacesOptions) (*Workspaces, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	if err := w.check(ctx); silent(err) {
+	if err := w.check(ctx); Away(err) {
 		w.log.Warn("the origin does not answer; what is local can be used", "err", err)
 	} else if err != nil {
 		return nil, err
@@ -79,12 +79,6 @@ func OpenWorkspaces(ctx context.Context, o WorkspacesOptions) (*Workspaces, erro
 
 // openTimeout is how long opening waits for an origin before it goes on without.
 const openTimeout = 5 * time.Second
-
-// silent reports an error that says nothing about the origin but that it does not
-// answer, or not us.
-func silent(err error) bool {
-	return fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout) || errors.Is(err, ErrDenied)
-}
 
 // check makes sure that the origin is one that this Brisk knows, and marks a new one.
 func (w *Workspaces) check(ctx context.Context) error {
