@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
@@ -40,6 +42,7 @@ type Images struct {
 	// changes is held while names and manifests change, and while Remove deletes
 	// what no manifest names: a manifest that appeared in between would lose its packs.
 	changes chan struct{}
+	silent  atomic.Pointer[time.Time] // until when an origin that did not answer is left alone
 	loaded  struct {
 		sync.Mutex
 		images map[loadedKey]*Image

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,10 @@ const (
 // patience is how long a name waits for an origin that does not answer before the
 // local copy has to do. A slow origin answers in a tenth of it.
 const patience = 3 * time.Second
+
+// silence is for how long an origin that did not answer is not asked again where a
+// name leads, if the local copy can say it.
+const silence = 10 * time.Second
 
 // recordsAtOnce bounds the records that one listing reads at once: 16 of 25 ms each
 // are 640 a second.
@@ -116,7 +121,7 @@ func (s *Images) writeManifest(ctx context.Context, workspace string, m *Manifes
 		switch {
 		case err == nil:
 			merged = *old
-			merged.Packs = append(merged.Packs[:len(merged.Packs):len(merged.Packs)], m.Packs...)
+			merged.Packs = slices.Concat(old.Packs, m.Packs)
 		case fault.Is(err, fault.NotFound):
 			v = ""
 		case fault.Is(err, fault.Corrupt):
@@ -185,7 +190,10 @@ func (s *Images) readName(ctx context.Context, workspace, name string) (d store.
 	path := s.namePath(workspace, name)
 	local, localErr := os.ReadFile(path)
 	if localErr == nil {
-		_, localErr = parseName(local, name)
+		d, localErr = parseName(local, name)
+	}
+	if until := s.silent.Load(); localErr == nil && until != nil && time.Now().Before(*until) {
+		return d, nil
 	}
 	st, err := s.reading(workspace)
 	if err == nil && st == nil {
@@ -211,6 +219,10 @@ func (s *Images) readName(ctx context.Context, workspace, name string) (d store.
 		return d, err
 	case (away(ctx, err) || fault.Is(err, fault.Corrupt)) && localErr == nil:
 		s.log.Warn("the origin cannot be asked where a name leads; it is what it was", "name", name, "error", err)
+		if !fault.Is(err, fault.Corrupt) {
+			until := time.Now().Add(silence)
+			s.silent.Store(&until)
+		}
 		return parseName(local, name)
 	}
 	return d, err

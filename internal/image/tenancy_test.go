@@ -45,7 +45,7 @@ func (w *town) machine() {
 
 func (w *town) reopen() {
 	stores := storetest.Workspaces(w.t, store.WorkspacesOptions{
-		Dir: filepath.Join(w.dir, "local"), Origin: w.origin, Cache: w.cache, Keyring: w.ring, Sealed: true,
+		Dir: filepath.Join(w.dir, "local"), Origin: w.origin, Cache: w.cache, Keyring: w.ring, Sealed: true, Shared: true,
 	})
 	images, err := Open(w.t.Context(), Options{Dir: filepath.Join(w.dir, "images"), Stores: stores, Log: storetest.Log(w.t)})
 	require.NoError(w.t, err)
@@ -234,7 +234,7 @@ func TestSealedBucket(t *testing.T) {
 	}))
 	var keys []string
 	require.NoError(t, w.mem.List(t.Context(), "a/", func(o store.Object) error { keys = append(keys, o.Key); return nil }))
-	require.Len(t, keys, 5) // a pack, metadata, table, manifest, name
+	require.Len(t, keys, 6) // a pack, metadata, table, manifest, name, and a hold
 	for _, k := range keys {
 		w.mem.Change(k, func(b []byte) []byte { all = append(all, b...); return b })
 	}

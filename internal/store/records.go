@@ -128,15 +128,17 @@ func (s *Store) recordKey(kind, name string) (string, error) {
 
 // recordName is the inverse of recordKey, for what follows the kind.
 func (s *Store) recordName(kind, text string) (string, error) {
-	joined, ok := joinName(text)
-	if !ok {
-		return "", fault.New(fault.Corrupt, "%q is not a record's name", text)
+	name, ok := joinName(text)
+	if keys := s.sealing(); ok && keys != nil {
+		opened, err := keys.OpenName(kind, name)
+		if err != nil {
+			return "", err
+		}
+		name = opened
+	} else if ok {
+		name, ok = unescapeName(name)
 	}
-	if keys := s.sealing(); keys != nil {
-		return keys.OpenName(kind, joined)
-	}
-	name, ok := unescapeName(joined)
-	if !ok {
+	if !ok || name == "" || len(name) > 255 {
 		return "", fault.New(fault.Corrupt, "%q is not a record's name", text)
 	}
 	return name, nil
