@@ -40,9 +40,9 @@
 //
 // # Who may block whom
 //
-// [Cluster.Members], [Cluster.Self] and [Cluster.Nodes] never block. [Cluster.Dial]
-// takes until its context ends at most. [Cluster.Changed]'s function is called from
-// one goroutine at a time and must not block. What the control node answers waits
+// [Cluster.Members], [Cluster.Self] and [Cluster.Status] never block. [Cluster.Dial]
+// takes until its context ends at most. [Options.Changed] is called from one
+// goroutine at a time and must not block. What the control node answers waits
 // for its disk where something must be durable first: joining, removing, tokens.
 // Close stops everything and waits for it, handlers included, whose requests it
 // cancels.

@@ -37,7 +37,7 @@
 //
 // # Lies
 //
-// An answer is right if store.Fetch's accept takes it, which opens its seal and
+// An answer is right if Fetch's accept takes it, which opens its seal and
 // compares the digest. A peer whose answer was refused is convicted: it is not asked
 // for ten minutes, and longer after each further lie; what it announces counts as
 // before. It is logged, counted, and part of [Peers.Stats].
