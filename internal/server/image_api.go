@@ -27,6 +27,7 @@ type imageAPI struct {
 	importer *importer.Importer
 }
 
+// List has the shared images at the end, under the names that they have for everybody.
 func (a *imageAPI) List(ctx context.Context, workspace string) ([]api.ImageInfo, error) {
 	all, err := a.images.List(ctx, workspace)
 	if err != nil {
@@ -36,7 +37,16 @@ func (a *imageAPI) List(ctx context.Context, workspace string) ([]api.ImageInfo,
 	for _, n := range all {
 		l = append(l, infoOf(n.Image, n.Name))
 	}
-	return l, nil
+	if workspace == store.SharedWorkspace {
+		return l, nil
+	}
+	shared, err := a.images.List(ctx, store.SharedWorkspace)
+	for _, n := range shared {
+		if n.Name != "" {
+			l = append(l, infoOf(n.Image, store.SharedWorkspace+"/"+n.Name))
+		}
+	}
+	return l, err
 }
 
 func infoOf(i *image.Image, name string) api.ImageInfo {
