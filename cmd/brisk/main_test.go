@@ -330,6 +330,28 @@ e     convicted   -              4 s     -                        -
 	require.Contains(t, errs, "Copy the whole line")
 }
 
+func TestStoreFsck(t *testing.T) {
+	d := store.Sum([]byte("image"))
+	f := &apitest.Fake{Checked: api.StoreCheck{Images: 2, Packs: 1, Bytes: 2048}}
+	data := serve(t, f)
+	code, out, err := brisk(nil, "store", "fsck", "--data", data)
+	require.Equal(t, []any{0, "2 images, 1 pack of 2.0 KiB: looked at\n", ""}, []any{code, out, err})
+	f.Checked.Damaged = []api.DamagedImage{{Workspace: "default", Names: []string{"web", "app"}, Digest: d, Problem: "pack 1234 is missing"}}
+	f.Checked.Cache = &api.CacheCheck{Chunks: 10, Bytes: 4096, Damaged: 1}
+	code, out, err = brisk(nil, "store", "fsck", "--full", "--data", data)
+	require.Equal(t, 70, code)
+	require.Equal(t, "2 images, 1 pack of 2.0 KiB: read\ncache: 10 chunks, 4.0 KiB, 1 damaged\n"+
+		"NAME      DIGEST        WORKSPACE  PROBLEM\nweb, app  "+d.Short()+"  default    pack 1234 is missing\n", out)
+	require.Contains(t, err, "brisk: 1 image is damaged\n")
+	require.Contains(t, err, "Import, pull or build again what you need")
+	f.Checked.Damaged, f.Checked.Ledger = nil, []string{"default/holds/x"}
+	code, _, err = brisk(nil, "store", "fsck", "--data", data)
+	require.Equal(t, 70, code)
+	require.Contains(t, err, "--repair")
+	code, _, err = brisk(nil, "store", "fsck", "--repair", "--data", data)
+	require.Equal(t, 0, code, err)
+}
+
 func TestStoreGC(t *testing.T) {
 	var asked []api.CollectRequest
 	f := &apitest.Fake{OnCollect: func(_ context.Context, q api.CollectRequest, _ func(string, int64, int64)) (api.Collected, error) {

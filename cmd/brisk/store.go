@@ -30,7 +30,7 @@ func originText(s api.StoreStats) string {
 }
 
 func (a *app) storeCommand() *cobra.Command {
-	return groupOf("store", "Look at what is stored, tidy it, and keep its keys", a.storeStatsCommand(), a.storeGCCommand(), a.storeKeyCommand())
+	return groupOf("store", "Look at what is stored, tidy it, and keep its keys", a.storeStatsCommand(), a.storeGCCommand(), a.storeFsckCommand(), a.storeKeyCommand())
 }
 
 func (a *app) storeStatsCommand() *cobra.Command {

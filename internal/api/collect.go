@@ -14,6 +14,7 @@ import (
 // It may be called from any one goroutine at a time, often.
 type Housekeeper interface {
 	Collect(ctx context.Context, q CollectRequest, progress func(stage string, done, total int64)) (Collected, error)
+	Check(ctx context.Context, q CheckRequest, progress func(stage string, done, total int64)) (StoreCheck, error)
 }
 
 // CollectRequest asks for a collection.
@@ -50,25 +51,10 @@ func (s *Server) collect(w http.ResponseWriter, r *http.Request) error {
 	if q.Grace < 0 || q.Grace > (365*24*time.Hour).Seconds() {
 		return fault.New(fault.Invalid, "grace=%v: want 0 seconds to a year", q.Grace)
 	}
-	out := stream{w: w}
-	var last time.Time
-	var stage string
-	var done Collected
-	err := s.long(r, func(ctx context.Context) (err error) {
-		done, err = s.backend.Housekeeper.Collect(ctx, q, func(at string, n, total int64) {
-			if now := time.Now(); at != stage || now.Sub(last) >= progressEvery {
-				last, stage = now, at
-				_ = out.send(stageFrame{"progress", at, n, total}, nil)
-			}
-		})
-		return err
+	return s.staged(w, r, func(ctx context.Context, progress func(stage string, done, total int64)) (any, error) {
+		c, err := s.backend.Housekeeper.Collect(ctx, q, progress)
+		return collectedFrame{"done", c}, err
 	})
-	if err != nil {
-		out.fail(err)
-		return nil
-	}
-	_ = out.send(collectedFrame{"done", done}, nil)
-	return nil
 }
 
 // Collect deletes what nobody needs. progress may be nil.

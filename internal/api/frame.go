@@ -36,6 +36,7 @@ type Frame struct {
 	Code      int             `json:"code"` // of exit
 	OOM       bool            `json:"oom"`
 	Collected *Collected      `json:"collected"`
+	Check     *StoreCheck     `json:"check"`
 	Error     json.RawMessage `json:"error"` // of error, failed: see Fault; of exception: see Exception
 }
 
@@ -182,6 +183,10 @@ type (
 	collectedFrame struct {
 		Type      string    `json:"type"`
 		Collected Collected `json:"collected"`
+	}
+	checkedFrame struct {
+		Type  string     `json:"type"`
+		Check StoreCheck `json:"check"`
 	}
 	importedFrame struct {
 		Type   string       `json:"type"`

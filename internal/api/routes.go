@@ -31,6 +31,7 @@ func (s *Server) routes() http.Handler {
 	handle("POST /v1/shutdown", s.shutdown)
 	handle("GET /v1/store", s.storeStats)
 	handle("POST /v1/store/gc", s.collect)
+	handle("POST /v1/store/fsck", s.check)
 	handle("GET /v1/nodes", s.nodes)
 	handle("POST /v1/nodes/tokens", s.nodeToken)
 	handle("DELETE /v1/nodes/{name}", s.removeNode)

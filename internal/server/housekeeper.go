@@ -134,6 +134,25 @@ func (h *housekeeper) collect(ctx context.Context, q api.CollectRequest, recent 
 	return c.out, nil
 }
 
+// Check implements api.Housekeeper.
+func (h *housekeeper) Check(ctx context.Context, q api.CheckRequest, progress func(stage string, done, total int64)) (api.StoreCheck, error) {
+	began := time.Now()
+	out := api.StoreCheck{Full: q.Full, Damaged: []api.DamagedImage{}, Ledger: []string{}, Notes: []string{}}
+	r, err := h.images.Check(ctx, image.CheckOptions{
+		Full: q.Full, Repair: q.Repair, Progress: func(done, total int64) { progress("store", done, total) },
+	})
+	if err != nil {
+		return out, err
+	}
+	out.Images, out.Packs, out.Bytes = int64(r.Images), int64(r.Packs), r.Bytes
+	out.Ledger, out.Notes = append(out.Ledger, r.Ledger...), append(out.Notes, r.Notes...)
+	for _, d := range r.Damaged {
+		out.Damaged = append(out.Damaged, api.DamagedImage{Workspace: d.Workspace, Names: append([]string{}, d.Names...), Digest: d.Digest, Problem: d.Problem})
+	}
+	out.MS = float64(time.Since(began).Microseconds()) / 1000
+	return out, nil
+}
+
 // collecting is one collection.
 type collecting struct {
 	h        *housekeeper

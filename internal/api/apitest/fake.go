@@ -37,6 +37,8 @@ type Fake struct {
 
 	OnCollect func(ctx context.Context, q api.CollectRequest, progress func(stage string, done, total int64)) (api.Collected, error)
 
+	Checked api.StoreCheck
+
 	CallRecords     []scheduler.CallRecord
 	InstanceRecords []scheduler.InstanceRecord
 	LogLines        []scheduler.LogLine
@@ -232,6 +234,14 @@ func (f *Fake) Share(ctx context.Context, _ string, q api.ShareRequest, progress
 		return api.ImportResult{}, fault.New(fault.NotFound, "there is no image %s", q.Ref)
 	}
 	return f.OnShare(ctx, q, progress)
+}
+
+// Check gives Checked.
+func (f *Fake) Check(_ context.Context, q api.CheckRequest, progress func(stage string, done, total int64)) (api.StoreCheck, error) {
+	progress("store", 1, 1)
+	c := f.Checked
+	c.Full = q.Full
+	return c, nil
 }
 
 // Collect calls OnCollect.
