@@ -1,10 +1,15 @@
 package image
 
 import (
+	"archive/tar"
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,4 +201,116 @@ func TestWanted(t *testing.T) {
 	wanted, err = w.images.Wanted()
 	require.NoError(t, err)
 	require.False(t, wanted(store.Sum([]byte("content"))))
+}
+
+// Of images each of which was made of the one before the last needs little of the packs of the
+// others. When they are gone, so is what it does not need, and it is whole.
+func TestRepack(t *testing.T) {
+	const mib = 1 << 20
+	w := newWorld(t)
+	content := func(i int) string { return string(storetest.Data(uint64(i), 2*mib)) }
+	var last *Image
+	for i := range 4 {
+		// A quarter of each is what the next keeps.
+		entries := []tar.Header{file("own", content(100+i)), file("more", content(200+i))}
+		for k := range i + 1 {
+			entries = append(entries, file(fmt.Sprint("kept", k), content(k)))
+		}
+		last = w.must(fmt.Sprint("image", i), entries...)
+	}
+	want := w.files(last)
+	r, err := w.images.Repack(t.Context(), false)
+	require.NoError(t, err)
+	require.Equal(t, Repacked{}, r, "all is needed")
+	for i := range 3 {
+		require.NoError(t, w.images.Remove(t.Context(), Ref{DefaultWorkspace, fmt.Sprint("image", i)}))
+	}
+	before := w.stored("default/packs")
+	other := w.must("other", file("a", content(0))) // needs one of the packs, too
+	for _, dry := range []bool{true, false} {
+		r, err = w.images.Repack(t.Context(), dry)
+		require.NoError(t, err)
+		require.Equal(t, 3, r.Packs)
+		require.Greater(t, r.Bytes, int64(5*mib))
+	}
+	c, err := w.images.Collect(t.Context(), CollectOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 3, c.Packs)
+	require.Less(t, w.stored("default/packs"), before-r.Bytes+mib)
+
+	// Nothing but what the origin has says so.
+	w.cache.Clear()
+	require.NoError(t, os.RemoveAll(w.dir))
+	w.openStores(w.cache)
+	w.open()
+	for name, files := range map[string][]string{"image3": want, "other": {"/a=" + content(0)}} {
+		img, err := w.get(name)
+		require.NoError(t, err)
+		require.Equal(t, files, w.files(img), name)
+	}
+	again, err := w.get("other")
+	require.NoError(t, err)
+	require.Equal(t, other.Digest, again.Digest)
+	require.Len(t, again.Manifest.Packs, 1)
+	report, err := w.images.Check(t.Context(), CheckOptions{Full: true})
+	require.NoError(t, err)
+	require.Empty(t, report.Damaged)
+	r, err = w.images.Repack(t.Context(), false)
+	require.NoError(t, err)
+	require.Equal(t, Repacked{}, r)
+}
+
+// stored is the size of objects.
+func (w *world) stored(prefix string) (n int64) {
+	require.NoError(w.t, w.mem.List(w.t.Context(), prefix, func(o store.Object) error {
+		n += o.Size
+		return nil
+	}))
+	return n
+}
+
+// The origin dies at every operation of repacking and collecting: the image is whole, always, and the next
+// attempt finishes.
+func TestRepackDies(t *testing.T) {
+	const mib = 1 << 20
+	died := errors.New("died")
+	for step := 0; ; step++ {
+		w := newWorld(t)
+		kept, gone := string(storetest.Data(1, 2*mib)), string(storetest.Data(2, 4*mib))
+		w.must("old", file("kept", kept), file("gone", gone))
+		w.must("new", file("kept", kept))
+		require.NoError(t, w.images.Remove(t.Context(), Ref{DefaultWorkspace, "old"}))
+		var left atomic.Int64
+		left.Store(int64(step))
+		w.origin.Before(func(context.Context, storetest.Op) error {
+			if left.Add(-1) < 0 {
+				return died
+			}
+			return nil
+		})
+		_, err := w.images.Repack(t.Context(), false)
+		if err == nil {
+			_, err = w.images.Collect(t.Context(), CollectOptions{})
+		}
+		over := err == nil && left.Load() >= 0
+		w.origin.Before(nil)
+		w.cache.Clear()
+		w.openStores(w.cache)
+		w.open()
+		for range 2 {
+			img, err := w.get("new")
+			require.NoError(t, err, "step %d", step)
+			require.Equal(t, []string{"/kept=" + kept}, w.files(img), "step %d", step)
+			_, err = w.images.Repack(t.Context(), false)
+			require.NoError(t, err)
+			_, err = w.images.Collect(t.Context(), CollectOptions{})
+			require.NoError(t, err)
+		}
+		require.Len(t, w.keys("default/packs"), 1)
+		require.Less(t, w.stored("default/packs"), int64(2*mib))
+		if over {
+			require.Greater(t, step, 8)
+			return
+		}
+	}
 }

@@ -43,6 +43,8 @@ const (
 const (
 	collectFirst = 2 * time.Minute
 	collectEvery = time.Hour
+	// And after an image was removed: what of it is in packs that other images need goes then.
+	collectRemoved = 10 * time.Second
 )
 
 // housekeeper deletes what nobody needs, of all parts. It knows what each part needs of the others:
@@ -63,20 +65,27 @@ type housekeeper struct {
 	now       func() time.Time // of which ages are counted; nil: time.Now
 	log       *slog.Logger
 
-	turn   chan struct{} // one collection at a time
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	turn    chan struct{} // one collection at a time
+	removed chan struct{} // an image was removed; has room for one
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
 }
 
 // begin starts collecting in the background.
 func (h *housekeeper) begin() {
-	h.turn = make(chan struct{}, 1)
+	h.turn, h.removed = make(chan struct{}, 1), make(chan struct{}, 1)
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.wg.Go(func() {
 		for wait := collectFirst; ; wait = collectEvery*3/4 + rand.N(collectEvery/2) {
 			select {
 			case <-time.After(wait):
+			case <-h.removed:
+				select { // others may follow
+				case <-time.After(collectRemoved):
+				case <-h.ctx.Done():
+					return
+				}
 			case <-h.ctx.Done():
 				return
 			}
@@ -115,7 +124,7 @@ func (h *housekeeper) collect(ctx context.Context, q api.CollectRequest, recent 
 		stage string
 		do    func(ctx context.Context) error
 	}{
-		{"functions", c.functions}, {"uploads", c.files}, {"images", c.images}, {"store", c.store}, {"cache", c.cached},
+		{"functions", c.functions}, {"uploads", c.files}, {"images", c.images}, {"packs", c.packs}, {"store", c.store}, {"cache", c.cached},
 	} {
 		progress(part.stage, 0, 0)
 		err := part.do(ctx)
@@ -294,6 +303,17 @@ func (c *collecting) images(ctx context.Context) error {
 	}
 	c.free("results of builds and imports", int64(forgotten), 0)
 	return nil
+}
+
+// packs stores anew what is needed of packs that nobody needs much of, so that they go.
+func (c *collecting) packs(ctx context.Context) error {
+	r, err := c.h.images.Repack(ctx, c.q.DryRun)
+	bytes := int64(0) // else they are among those of the store
+	if c.q.DryRun {
+		bytes = r.Bytes
+	}
+	c.free("packs needed in part", int64(r.Packs), bytes)
+	return err
 }
 
 // store removes what no image names.

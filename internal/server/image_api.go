@@ -116,6 +116,10 @@ func (a *imageAPI) Remove(ctx context.Context, ref image.Ref) error {
 	if _, _, err := a.keeper.discard(ctx, false); err != nil && ctx.Err() == nil {
 		a.keeper.log.Warn("the cache keeps what only a removed image had", "err", err)
 	}
+	select {
+	case a.keeper.removed <- struct{}{}:
+	default:
+	}
 	return nil
 }
 

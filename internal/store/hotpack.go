@@ -12,6 +12,18 @@ import (
 // ordinary packs: somebody has to refer to them, and the caller needs a hold until
 // that is the case (Hold). Chunks that cannot be read are an error.
 func (s *Store) WriteHot(ctx context.Context, chunks []Chunk) (packs []HotPack, err error) {
+	made, err := s.writePacks(ctx, chunks, func(ctx context.Context, c Chunk, dst []byte) error {
+		_, err := s.ReadChunk(ctx, c, dst)
+		return err
+	})
+	for _, p := range made {
+		packs = append(packs, HotPack{Pack: p.digest, Epoch: p.how.epoch, Frames: p.index.frames()})
+	}
+	return packs, fault.Wrap(err, "write", "hot pack")
+}
+
+// writePacks stores chunks, which it reads with read, in packs of their own, and makes these durable.
+func (s *Store) writePacks(ctx context.Context, chunks []Chunk, read func(ctx context.Context, c Chunk, dst []byte) error) ([]sealedPack, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.ctx, func() { cancel(errClosed()) })()
@@ -22,26 +34,24 @@ func (s *Store) WriteHot(ctx context.Context, chunks []Chunk) (packs []HotPack, 
 		return nil, err
 	}
 	defer p.remove()
-	err = s.feed(ctx, p, chunks)
+	err = s.feed(ctx, p, chunks, read)
 	p.finish()
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
 	if err != nil {
-		return nil, fault.Wrap(err, "write", "hot pack")
+		return nil, err
 	}
 	for i := range p.packs {
-		made := &p.packs[i]
-		if err := s.publishPack(ctx, h, made); err != nil {
+		if err := s.publishPack(ctx, h, &p.packs[i]); err != nil {
 			return nil, err
 		}
-		packs = append(packs, HotPack{Pack: made.digest, Epoch: made.how.epoch, Frames: made.index.frames()})
 	}
-	return packs, nil
+	return p.packs, nil
 }
 
 // feed reads chunks, each once, and gives them to the pipeline.
-func (s *Store) feed(ctx context.Context, p *pipeline, chunks []Chunk) error {
+func (s *Store) feed(ctx context.Context, p *pipeline, chunks []Chunk, read func(ctx context.Context, c Chunk, dst []byte) error) error {
 	seen := map[Digest]struct{}{}
 	buf := make([]byte, ChunkSize)
 	for _, c := range chunks {
@@ -52,7 +62,7 @@ func (s *Store) feed(ctx context.Context, p *pipeline, chunks []Chunk) error {
 		if err := s.demand.calm(ctx); err != nil {
 			return err
 		}
-		if _, err := s.ReadChunk(ctx, c, buf[:min(c.Size, ChunkSize)]); err != nil {
+		if err := read(ctx, c, buf[:min(c.Size, ChunkSize)]); err != nil {
 			return err
 		}
 		if err := p.add(ctx, c.Digest, buf[:c.Size]); err != nil {
