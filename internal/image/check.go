@@ -171,9 +171,9 @@ func (s *Images) checkContent(ctx context.Context, st *store.Store, m *Manifest)
 		if blob.d != m.Chunks.Digest {
 			continue
 		}
-		dev, err := decodeTable(b)
-		if err != nil {
-			return "its chunk table is damaged: " + err.Error(), nil
+		dev, damage := decodeTable(b)
+		if damage != nil {
+			return "its chunk table is damaged: " + damage.Error(), nil
 		}
 		missing := 0
 		for _, c := range dev.chunks {

@@ -158,8 +158,11 @@ func (s *Images) unwriteManifest(ctx context.Context, workspace string, m *Manif
 		return err
 	}
 	b, _, err := st.GetRecord(ctx, kindManifests, m.Digest().String())
-	if err != nil || !bytes.Equal(b, m.Encode()) {
+	if fault.Is(err, fault.NotFound) || err == nil && !bytes.Equal(b, m.Encode()) {
 		return nil
+	}
+	if err != nil {
+		return err
 	}
 	if err := st.DeleteRecord(ctx, kindManifests, m.Digest().String()); err != nil {
 		return err

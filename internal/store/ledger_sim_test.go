@@ -367,7 +367,8 @@ func (a *simActor) runNode(name string, reads int) {
 	defer cancel()
 	var h *lease
 	for h == nil {
-		if h, err = a.ledger().use(ctx, m.Packs); ctx.Err() != nil || a.isDead() {
+		h, _ = a.ledger().use(ctx, m.Packs) // it is tried until it is too late
+		if ctx.Err() != nil || a.isDead() {
 			return
 		}
 	}
