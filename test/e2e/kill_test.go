@@ -85,7 +85,7 @@ func (s *site) usable(t *testing.T, file string) {
 	t.Helper()
 	require.Equal(t, "in the call\n'waited'\n", s.ok(t, "run", file+"::wait", "--seconds", "0"))
 	require.Equal(t, "well\n", s.in(t, "echo", "well").out)
-	require.Empty(t, s.census(t).dead(), "temporary files of what was killed")
+	eventually(t, "no temporary file of what is over is left", func() bool { return len(s.census(t).dead()) == 0 })
 }
 
 // dead are the temporary files that belong to nothing that lives: what a server
@@ -154,7 +154,7 @@ func TestKillOfTheServer(t *testing.T) {
 		r := p.wait(t)
 		require.Equal(t, result{line: r.line, code: 70, err: "brisk: read the server's answer: unexpected EOF\nThe server may have died: its log is in the data directory, in log/.\n"}, r)
 		s.fails(t, 3, "image", "inspect", "big")
-		require.Empty(t, s.census(t).dead())
+		eventually(t, "no temporary file of what is over is left", func() bool { return len(s.census(t).dead()) == 0 })
 		var again imported
 		small := s.write(t, "small.tar", string(archive(t, file("a", "1"))))
 		s.ask(t, &again, "image", "import", small, "--name", "big")
@@ -189,7 +189,7 @@ func TestKillOfTheServer(t *testing.T) {
 		s.killServer(t)
 		p.wait(t)
 		s.ok(t, "image", "ls")
-		require.Empty(t, s.census(t).dead())
+		eventually(t, "no temporary file of what is over is left", func() bool { return len(s.census(t).dead()) == 0 })
 		s.usable(t, file)
 		s.snapshotOf(t)
 		s.usable(t, file)
