@@ -4,10 +4,12 @@
 //
 // # Promises
 //
-// Wrong bytes are never given back. A chunk is verified against its digest when
-// it is first read after opening; one that does not match, or that the disk
-// cannot read, is dropped and counts as absent. Losing chunks is allowed: those
-// of the last second before a power loss, or all of them with the index.
+// Wrong bytes are not given back. A chunk is verified against its digest when it
+// is first read after opening, and whenever a scrub comes by; one that does not
+// match, or that the disk cannot read, is dropped and counts as absent. (What the
+// disk changes silently in between, and the page cache then reads again, is the one gap;
+// closing it would make every read take four times as long.) Losing chunks is
+// allowed: those of the last second before a power loss, or all of them with the index.
 //
 // What [Slab.Place] has returned is the exception: an image may be mounted
 // natively over it, whose reads do not pass by us. Those places hold verified,
@@ -43,6 +45,6 @@
 //
 // # Locks
 //
-// Of pinning, growing, evicting and flushing none is taken with another of them held, except
-// by Close, in that order; mu comes last, and no I/O happens under it.
+// scrubbing, then pinning, growing, evicting, flushing, of which none is taken with another held
+// but by Close and Check and then in this order; mu comes last, and no I/O happens under it.
 package slab

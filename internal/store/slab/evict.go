@@ -170,9 +170,6 @@ func (s *Slab) retire(want int64) (retired int64) {
 		s.mu.Unlock()
 		s.victims = s.victims[n:]
 	}
-	if retired > 0 {
-		s.kick()
-	}
 	return retired
 }
 

@@ -69,7 +69,7 @@ func (s *shelf) use(from, to int) {
 		ok, err := s.Read(c, dst)
 		require.NoError(s.t, err)
 		require.True(s.t, ok, "chunk %d", i)
-		require.Equal(s.t, data, dst)
+		require.True(s.t, bytes.Equal(data, dst), "chunk %d", i)
 	}
 }
 
@@ -235,7 +235,7 @@ func TestEvictionWaitsForReaders(t *testing.T) {
 	require.EqualValues(t, 4*4096, s.Stats().Bytes, "a place was given back below a reader")
 	close(goOn)
 	require.NoError(t, <-read)
-	require.Equal(t, want, got)
+	require.True(t, bytes.Equal(want, got))
 	require.NoError(t, <-evicted)
 	require.Zero(t, s.Stats().Bytes)
 }

@@ -30,6 +30,7 @@ func (s *Slab) kick() {
 func (s *Slab) flushLoop() {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
+	armed := false // what waits longest decides
 	for {
 		select {
 		case <-s.stop:
@@ -40,14 +41,18 @@ func (s *Slab) flushLoop() {
 			full := s.pending.bytes >= s.flushBytes()
 			s.mu.RUnlock()
 			if !full {
-				timer.Reset(flushDelay)
+				if !armed {
+					armed = true
+					timer.Reset(flushDelay)
+				}
 				continue
 			}
 			timer.Stop()
 		case <-timer.C:
 		}
+		armed = false
 		if err := s.Flush(); err != nil {
-			s.log.Warn("chunks could not be kept in the cache", "err", err)
+			s.log.Warn("chunks could not be kept in the cache", "err", err, "hint", fault.HintOf(err))
 		}
 	}
 }

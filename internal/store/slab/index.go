@@ -72,6 +72,13 @@ func decodeContents(index []byte, pins map[string][]pinned, dataBlocks uint32, c
 			t.tidy(id)
 		}
 	}
+	for _, pins := range pins {
+		for _, p := range pins {
+			if _, e := t.find(p.digest); e.used == 0 { // the clock begins at 1
+				c.untidy = true
+			}
+		}
+	}
 	// Outdated records are worth writing the others anew when they are the larger part.
 	if records > 2*len(t.ids)+1024 {
 		c.untidy = true

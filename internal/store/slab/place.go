@@ -1,13 +1,10 @@
 package slab
 
 import (
-	"errors"
+	"context"
 	"math"
-	"os"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
@@ -30,7 +27,7 @@ func (s *Slab) Place(owner string, chunks []store.Chunk) (Placement, error) {
 		return Placement{}, err
 	}
 	held, blocks, err := s.hold(chunks)
-	defer func() { s.release(held.ids) }()
+	defer func() { s.release(held.ids) }() // fixed by then, or not wanted
 	if err != nil {
 		return Placement{}, err
 	}
@@ -49,7 +46,7 @@ func (s *Slab) Place(owner string, chunks []store.Chunk) (Placement, error) {
 // held are entries with a volatile pin.
 type held struct {
 	ids     []uint32
-	unsound []uint32 // those that have to be read
+	unsound []seat // those that have to be read
 }
 
 // hold keeps chunks from eviction, each once, and finds their places.
@@ -83,7 +80,7 @@ func (s *Slab) hold(chunks []store.Chunk) (h held, blocks []uint32, err error) {
 				e.volatile++
 				h.ids = append(h.ids, id)
 				if e.state&stateSound == 0 {
-					h.unsound = append(h.unsound, id)
+					h.unsound = append(h.unsound, seat{id, e.place})
 				}
 			}
 		}
@@ -101,44 +98,19 @@ func missingError(m MissingError) error {
 }
 
 // verifySound reads chunks that are held.
-func (s *Slab) verifySound(ids []uint32) error {
-	var next, missing, bytes atomic.Int64
-	var closed atomic.Bool
-	var wg sync.WaitGroup
-	for range min(verifiers(), len(ids)) {
-		wg.Go(func() {
-			buf := make([]byte, store.ChunkSize)
-			for i := next.Add(1) - 1; i < int64(len(ids)) && !closed.Load(); i = next.Add(1) - 1 {
-				s.mu.RLock()
-				e := s.table.at(ids[i])
-				d, p := e.digest, e.place
-				s.mu.RUnlock()
-				_, err := s.data.ReadAt(buf[:p.size], p.offset())
-				if errors.Is(err, os.ErrClosed) {
-					closed.Store(true)
-					return
-				}
-				if err == nil && store.Sum(buf[:p.size]) != d {
-					err = errMismatch
-				}
-				if err == nil {
-					s.checked(d, p)
-					continue
-				}
-				s.damaged(d, p, err)
-				missing.Add(1)
-				bytes.Add(int64(p.size))
-			}
-		})
+func (s *Slab) verifySound(unsound []seat) error {
+	missing := MissingError{Total: len(unsound)}
+	err := s.inspectAll(context.Background(), unsound, func(at seat, c store.Chunk, damage error) {
+		if damage != nil {
+			s.damaged(c.Digest, at.place, damage)
+			missing.Missing++
+			missing.Bytes += int64(c.Size)
+		}
+	})
+	if err == nil && missing.Missing > 0 {
+		err = missingError(missing)
 	}
-	wg.Wait()
-	if closed.Load() {
-		return errClosed()
-	}
-	if n := int(missing.Load()); n > 0 {
-		return missingError(MissingError{Missing: n, Total: len(ids), Bytes: bytes.Load()})
-	}
-	return nil
+	return err
 }
 
 // verifiers is how many chunks are read at once to verify them: one for each
@@ -188,16 +160,7 @@ func (s *Slab) fix(name string, ids []uint32) error {
 	before := o.durable
 	o.durable = true
 	s.mu.Unlock()
-	pins := make([]pinned, 0, len(o.fixed))
-	for part := range slices.Chunk(o.fixed, pageEntries) {
-		s.mu.RLock()
-		for _, id := range part {
-			e := s.table.at(id)
-			pins = append(pins, pinned{e.digest, e.place})
-		}
-		s.mu.RUnlock()
-	}
-	err := s.writePins(name, pins)
+	err := s.writePins(name, s.pinsOf(name))
 	if err == nil || before || s.removePins(name) != nil {
 		return err // if there may be a file, what it may name stays
 	}
@@ -206,6 +169,23 @@ func (s *Slab) fix(name string, ids []uint32) error {
 	s.mu.Unlock()
 	s.unfix(fresh)
 	return err
+}
+
+// pinsOf is what an owner's pin file is to say. Called with pinning held.
+func (s *Slab) pinsOf(name string) []pinned {
+	s.mu.RLock()
+	ids := s.owners[name].fixed
+	s.mu.RUnlock()
+	var pins []pinned
+	for part := range slices.Chunk(ids, pageEntries) {
+		s.mu.RLock()
+		for _, id := range part {
+			e := s.table.at(id)
+			pins = append(pins, pinned{e.digest, e.place})
+		}
+		s.mu.RUnlock()
+	}
+	return pins
 }
 
 // unfix undoes one durable pin of each entry.

@@ -85,13 +85,20 @@ func (s *Slab) damaged(d store.Digest, p place, why error) (fixed bool) {
 		return true
 	}
 	s.log.Warn("a cached chunk is damaged and was dropped", "chunk", d, "block", p.block, "err", why)
-	s.kick()
 	return false
 }
 
 // forget takes a chunk out of the table. Who calls, under mu, says what becomes of the place.
 func (s *Slab) forget(id uint32, e *entry) {
-	s.pending.records = append(s.pending.records, e.record(kindGone))
+	s.note(e.record(kindGone))
 	e.place.block, e.state = 0, 0
 	s.table.tidy(id)
+}
+
+// note appends a record, under mu, when what was written has been synced.
+func (s *Slab) note(r record) {
+	s.pending.records = append(s.pending.records, r)
+	if len(s.pending.records) == 1 || s.pending.bytes >= s.flushBytes() {
+		s.kick()
+	}
 }

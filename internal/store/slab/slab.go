@@ -60,6 +60,8 @@ type Slab struct {
 	growing sync.RWMutex // shared: bytes are on their way to a place that was just given out; exclusive: the file is cut; before mu
 	pinning sync.Mutex   // one change of the pin files at a time; before mu
 
+	scrubbing sync.Mutex // one scrub at a time; before all others
+
 	flushing sync.Mutex // one sync at a time; before mu
 	index    indexFile
 

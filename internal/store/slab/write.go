@@ -128,11 +128,8 @@ func (s *Slab) rewrite(c store.Chunk, p place, data []byte) error {
 // written notes, under mu, that the place of e has the right bytes, which are to be synced.
 func (s *Slab) written(e *entry) {
 	e.state = stateChecked | stateSound
-	s.pending.records = append(s.pending.records, e.record(kindHere))
 	s.pending.bytes += int64(e.place.size)
-	if len(s.pending.records) == 1 || s.pending.bytes >= s.flushBytes() {
-		s.kick()
-	}
+	s.note(e.record(kindHere))
 }
 
 var zeros [store.BlockSize]byte
