@@ -16,8 +16,6 @@ func (s *Slab) Discard(ctx context.Context, keep func(store.Digest) bool, dry bo
 	if err := s.Flush(); err != nil { // what is not synced may not go
 		s.log.Warn("chunks could not be kept in the cache", "err", err)
 	}
-	s.evicting.Lock()
-	defer s.evicting.Unlock()
 	var unwanted []victim
 	s.each(func(id uint32, e *entry) {
 		if e.evictable() && !keep(e.digest) {
@@ -29,17 +27,15 @@ func (s *Slab) Discard(ctx context.Context, keep func(store.Digest) bool, dry bo
 	if dry || chunks == 0 {
 		return chunks, bytes, nil
 	}
-	before := s.counters.evicted.Load()
-	chosen := s.victims
-	s.victims = unwanted
-	var freed int64
-	for len(s.victims) > 0 && ctx.Err() == nil {
-		s.reclaim() // bit by bit, so that writers get the places
-		freed += s.retire(evictBlocks)
+	chunks, bytes = 0, 0
+	for len(unwanted) > 0 && ctx.Err() == nil { // bit by bit: writers want room meanwhile
+		s.evicting.Lock()
+		before := s.counters.evicted.Load()
+		bytes += s.retire(&unwanted, evictBlocks) * store.BlockSize
+		chunks += s.counters.evicted.Load() - before
+		s.reclaim()
+		s.evicting.Unlock()
 	}
-	s.victims = chosen // what is gone of them is seen when their turn comes
-	s.reclaim()
-	chunks, bytes = s.counters.evicted.Load()-before, freed*store.BlockSize
 	if err := s.trim(); err != nil {
 		return chunks, bytes, store.DiskError(err, "cut slab", s.opts.Dir)
 	}

@@ -137,25 +137,23 @@ func (s *Slab) evict(want int64, enough func() bool) (freed int64) {
 			s.mu.RUnlock()
 			s.victims = s.choose(max(want, used/chooseShare))
 		}
-		freed += s.retire(want - freed)
+		freed += s.retire(&s.victims, want-freed)
 	}
 	s.reclaim()
 	return freed
 }
 
-// retire takes chosen chunks out of the table, a few at a time, until want
-// blocks are retired or none is chosen any more.
-func (s *Slab) retire(want int64) (retired int64) {
-	for len(s.victims) > 0 && retired < want {
+// retire takes victims from the front of a list and out of the table, a few at a
+// time, until want blocks are retired or there are no more.
+func (s *Slab) retire(victims *[]victim, want int64) (retired int64) {
+	for len(*victims) > 0 && retired < want {
 		s.mu.Lock()
 		if s.closed {
-			s.victims = nil
-			s.mu.Unlock()
-			return retired
+			*victims = nil
 		}
 		n := 0
-		for ; n < len(s.victims) && n < 64 && retired < want; n++ {
-			v := s.victims[n]
+		for ; n < len(*victims) && n < 64 && retired < want; n++ {
+			v := (*victims)[n]
 			e := s.table.at(v.id)
 			if !e.evictable() || e.used != v.used {
 				continue
@@ -168,7 +166,7 @@ func (s *Slab) retire(want int64) (retired int64) {
 			s.forget(v.id, e)
 		}
 		s.mu.Unlock()
-		s.victims = s.victims[n:]
+		*victims = (*victims)[n:]
 	}
 	return retired
 }
