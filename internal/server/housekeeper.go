@@ -58,6 +58,7 @@ type housekeeper struct {
 	uploads   *blobs.Store
 	memos     []*memo.Memo
 	cache     *slab.Slab
+	scrub     *scrubber
 	files     *lazyfs.FS       // nil: nothing is mounted
 	sdks      string           // directory of SDKs
 	sdk       string           // the one in use
@@ -157,6 +158,11 @@ func (h *housekeeper) Check(ctx context.Context, q api.CheckRequest, progress fu
 	out.Ledger, out.Notes = append(out.Ledger, r.Ledger...), append(out.Notes, r.Notes...)
 	for _, d := range r.Damaged {
 		out.Damaged = append(out.Damaged, api.DamagedImage{Workspace: d.Workspace, Names: append([]string{}, d.Names...), Digest: d.Digest, Problem: d.Problem})
+	}
+	if h.scrub != nil {
+		if out.Cache, err = h.scrub.check(ctx, func(done, total int64) { progress("cache", done, total) }); err != nil {
+			return out, err
+		}
 	}
 	out.MS = float64(time.Since(began).Microseconds()) / 1000
 	return out, nil

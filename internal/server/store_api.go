@@ -68,6 +68,9 @@ const (
 	cacheShare    = 10
 	smallestCache = 2 << 30
 	largestCache  = 100 << 30
+
+	reserveShare   = 20
+	largestReserve = 1 << 30
 )
 
 func cacheLimit(dir string) int64 {
@@ -76,4 +79,14 @@ func cacheLimit(dir string) int64 {
 		return smallestCache
 	}
 	return min(max(int64(st.Blocks)*st.Bsize/cacheShare, smallestCache), largestCache)
+}
+
+// cacheReserve is what the cache leaves free of the disk: what people ask for, images
+// and calls, needs it more than what can be fetched again.
+func cacheReserve(dir string) int64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0
+	}
+	return min(int64(st.Blocks)*st.Bsize/reserveShare, largestReserve)
 }

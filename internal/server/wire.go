@@ -61,7 +61,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	if limit == 0 {
 		limit = cacheLimit(p.Data)
 	}
-	cache, err := slab.Open(slab.Options{Dir: data("cache"), Limit: limit, Log: part("slab")})
+	cache, err := slab.Open(slab.Options{Dir: data("cache"), Limit: limit, Reserve: cacheReserve(p.Data), Log: part("slab")})
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +183,11 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	built.quiesce = calls.Close
 	busy = calls.Active
 
+	scrub := &scrubber{cache: cache, stores: stores, log: part("slab")}
+	scrub.begin()
+	built.later("scrub", func(context.Context) error { scrub.close(); return nil })
 	keeper := &housekeeper{
+		scrub:  scrub,
 		images: images, calls: calls, snapshots: snapshots, code: code, uploads: uploads, cache: cache, files: files,
 		memos: []*memo.Memo{imports, builder.Memo()}, sdks: filepath.Dir(SDKDir(p)), sdk: SDKDir(p),
 		limit: cacheLimit(p.Data), log: part("gc"),
