@@ -19,7 +19,7 @@ const (
 	// does it, in a millisecond or two.
 	evictBlocks = 1024
 	// measureBytes is how much may be written before the filesystem is looked at again.
-	measureBytes = 16 << 20
+	measureBytes = 1 << 20
 	// chooseShare is the part of the slab that is chosen at once to be evicted, bit by bit.
 	chooseShare = 64
 )
