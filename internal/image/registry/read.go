@@ -53,25 +53,25 @@ func (p *Repo) ManifestOf(ctx context.Context, d v1.Descriptor) (Manifest, error
 
 func (p *Repo) manifest(ctx context.Context, identifier string, limit int64) (Manifest, error) {
 	var m Manifest
-	err := p.attempt(ctx, func(ctx context.Context) (bool, error) {
-		resp, err := p.get(ctx, "/manifests/"+identifier, func(h http.Header) { h.Set("Accept", accepted) })
+	err := p.attempt(ctx, func(ctx context.Context) error {
+		resp, err := p.do(ctx, http.MethodGet, p.at("/manifests/"+identifier), nil, func(r *http.Request) { r.Header.Set("Accept", accepted) })
 		if err != nil {
-			return false, err
+			return err
 		}
 		defer resp.Body.Close()
 		if err := transport.CheckError(resp, http.StatusOK); err != nil {
-			return false, err
+			return err
 		}
 		raw, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 		if err != nil {
-			return false, err
+			return err
 		}
 		if int64(len(raw)) > limit {
-			return false, fault.New(fault.Invalid, "manifest %s has more than %d bytes", identifier, limit)
+			return fault.New(fault.Invalid, "manifest %s has more than %d bytes", identifier, limit)
 		}
 		m = Manifest{Raw: raw, MediaType: types.MediaType(mediaType(resp.Header.Get("Content-Type")))}
 		m.Digest, _, err = v1.SHA256(bytes.NewReader(raw))
-		return false, err
+		return err
 	})
 	if err != nil {
 		return m, p.wrap(err, "read a manifest of")
@@ -181,9 +181,9 @@ func (b *blob) open() error {
 
 func (b *blob) request() (*stalling, error) {
 	ctx, cancel := context.WithCancel(b.ctx)
-	resp, err := b.repo.get(ctx, "/blobs/"+b.digest.String(), func(h http.Header) {
+	resp, err := b.repo.do(ctx, http.MethodGet, b.repo.at("/blobs/"+b.digest.String()), nil, func(r *http.Request) {
 		if b.at > 0 {
-			h.Set("Range", fmt.Sprintf("bytes=%d-", b.at))
+			r.Header.Set("Range", fmt.Sprintf("bytes=%d-", b.at))
 		}
 	})
 	if err != nil {
@@ -227,10 +227,10 @@ func (b *blob) Close() error {
 }
 
 // attempt makes a small request until it succeeds or further attempts are of no use.
-func (p *Repo) attempt(ctx context.Context, do func(context.Context) (progress bool, err error)) error {
+func (p *Repo) attempt(ctx context.Context, do func(context.Context) error) error {
 	for fails := 1; ; fails++ {
 		one, cancel := context.WithTimeout(ctx, 2*p.client.stall())
-		_, err := do(one)
+		err := do(one)
 		cancel()
 		if err == nil || ctx.Err() != nil || fails >= maxAttempts || !temporary(err) {
 			return err
@@ -267,17 +267,6 @@ func (c Client) wait(ctx context.Context, n int) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-func (p *Repo) get(ctx context.Context, path string, edit func(http.Header)) (*http.Response, error) {
-	u := p.root
-	u.Path += path
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	edit(req.Header)
-	return p.http.Do(req)
 }
 
 // stalling is a body that fails when nothing comes for too long.
