@@ -9,6 +9,7 @@ import (
 
 	"brisk.dev/brisk/internal/function"
 	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/image/export"
 	"brisk.dev/brisk/internal/scheduler"
 	"brisk.dev/brisk/internal/store"
 	"brisk.dev/brisk/internal/store/peer"
@@ -53,6 +54,10 @@ type Importer interface {
 // be called from any one goroutine at a time, often.
 type Exchange interface {
 	Pull(ctx context.Context, workspace string, q PullRequest, progress func(done, total int64)) (ImportResult, error)
+	Push(ctx context.Context, workspace string, q PushRequest, progress func(done, total int64)) (ExportResult, error)
+	// Export writes an archive to w.
+	Export(ctx context.Context, workspace string, q ExportRequest, w io.Writer, progress func(done, total int64)) (ExportResult, error)
+	Diff(ctx context.Context, workspace string, q DiffRequest) (*image.Difference, error)
 	// Share copies an image into the shared workspace.
 	Share(ctx context.Context, workspace string, q ShareRequest, progress func(done, total int64)) (ImportResult, error)
 }
@@ -184,3 +189,6 @@ type CacheUse struct {
 	Drops  int64 `json:"drops"` // found damaged
 	Writes int64 `json:"writes"`
 }
+
+// ExportResult says what an export or a push made.
+type ExportResult = export.Report

@@ -33,6 +33,7 @@ type Frame struct {
 	Cached    bool            `json:"cached"`
 	Digest    store.Digest    `json:"digest"`
 	Import    *ImportResult   `json:"import"`
+	Export    *ExportResult   `json:"export"`
 	Code      int             `json:"code"` // of exit
 	OOM       bool            `json:"oom"`
 	Collected *Collected      `json:"collected"`
@@ -191,6 +192,10 @@ type (
 	importedFrame struct {
 		Type   string       `json:"type"`
 		Import ImportResult `json:"import"`
+	}
+	exportedFrame struct {
+		Type   string       `json:"type"`
+		Export ExportResult `json:"export"`
 	}
 	exitFrame struct {
 		Type string `json:"type"`

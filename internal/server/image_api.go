@@ -2,14 +2,18 @@ package server
 
 import (
 	"context"
+	"io"
 	"slices"
 	"strings"
 	"time"
 
 	"brisk.dev/brisk/internal/api"
+	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/image/build"
+	"brisk.dev/brisk/internal/image/export"
 	"brisk.dev/brisk/internal/image/importer"
+	"brisk.dev/brisk/internal/image/registry"
 	"brisk.dev/brisk/internal/lazyfs"
 	"brisk.dev/brisk/internal/node"
 	"brisk.dev/brisk/internal/store"
@@ -25,6 +29,7 @@ type imageAPI struct {
 	cache    store.Cache
 	builder  *build.Builder
 	importer *importer.Importer
+	temp     string // for layers on their way out
 }
 
 // List has the shared images at the end, under the names that they have for everybody.
@@ -159,4 +164,70 @@ func importResult(r importer.Report) api.ImportResult {
 		NewChunks: r.NewChunks, NewBytes: r.NewBytes, MS: r.MS, Kind: string(r.Kind), Skipped: r.Skipped,
 		Layers: r.Layers, KnownLayers: r.KnownLayers, ReadBytes: r.ReadBytes, Source: r.Source,
 	}
+}
+
+func (a *imageAPI) Push(ctx context.Context, workspace string, q api.PushRequest, progress func(done, total int64)) (api.ExportResult, error) {
+	began := time.Now()
+	ref, err := registry.ParseRef(q.Ref, q.Insecure)
+	if err != nil {
+		return api.ExportResult{}, err
+	}
+	auth := q.Auth
+	if auth == nil {
+		found, err := registry.FindAuth(ref)
+		if err != nil {
+			return api.ExportResult{}, err
+		}
+		auth = &found
+	}
+	img, x, err := a.exporter(ctx, workspace, q.Image)
+	if err != nil {
+		return api.ExportResult{}, err
+	}
+	to, err := a.importer.Client.Open(ctx, ref, *auth, registry.Push)
+	if err != nil {
+		return api.ExportResult{}, err
+	}
+	defer to.Close()
+	r, err := x.Push(ctx, img, to, export.Options{Compression: export.Compression(q.Compression)}, progress)
+	r.MS = float64(time.Since(began).Microseconds()) / 1000
+	return r, err
+}
+
+func (a *imageAPI) Export(ctx context.Context, workspace string, q api.ExportRequest, w io.Writer, progress func(done, total int64)) (r api.ExportResult, err error) {
+	began := time.Now()
+	img, x, err := a.exporter(ctx, workspace, q.Image)
+	if err != nil {
+		return r, err
+	}
+	switch q.Format {
+	case "", "oci":
+		r, err = x.Archive(ctx, img, w, export.Options{Name: q.Image, Compression: export.Compression(q.Compression)}, progress)
+	case "tar":
+		r, err = x.Tar(ctx, img, w, progress)
+	default:
+		err = fault.New(fault.Invalid, "the format %q is not known: want oci or tar", q.Format)
+	}
+	r.MS = float64(time.Since(began).Microseconds()) / 1000
+	return r, err
+}
+
+func (a *imageAPI) exporter(ctx context.Context, workspace, name string) (*image.Image, *export.Exporter, error) {
+	img, err := a.images.Get(ctx, image.Ref{Workspace: workspace, Name: name})
+	if err != nil {
+		return nil, nil, err
+	}
+	return img, &export.Exporter{Chunks: img, TempDir: a.temp}, nil
+}
+
+func (a *imageAPI) Diff(ctx context.Context, workspace string, q api.DiffRequest) (*image.Difference, error) {
+	first, err := a.images.Get(ctx, image.Ref{Workspace: workspace, Name: q.A})
+	if err != nil {
+		return nil, err
+	}
+	second, err := a.images.Get(ctx, image.Ref{Workspace: workspace, Name: q.B})
+	if err != nil {
+		return nil, err
+	}
+	return image.Diff(ctx, first, second)
 }

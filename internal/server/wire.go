@@ -197,6 +197,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	pictures := &imageAPI{
 		keeper: keeper,
 		images: images, node: machine, files: files, cache: cache, builder: builder,
+		temp:     data("scratch"),
 		importer: &importer.Importer{Images: images, Memo: imports, TempDir: data("scratch"), Layers: known},
 	}
 	built.backend = api.Backend{

@@ -32,8 +32,11 @@ type Fake struct {
 	OnBuild  func(ctx context.Context, definition json.RawMessage, p api.BuildSink) (store.Digest, error)
 	OnImport func(ctx context.Context, path, name string, progress func(done, total int64)) (api.ImportResult, error)
 
-	OnPull  func(ctx context.Context, q api.PullRequest, progress func(done, total int64)) (api.ImportResult, error)
-	OnShare func(ctx context.Context, q api.ShareRequest, progress func(done, total int64)) (api.ImportResult, error)
+	OnPull   func(ctx context.Context, q api.PullRequest, progress func(done, total int64)) (api.ImportResult, error)
+	OnPush   func(ctx context.Context, q api.PushRequest, progress func(done, total int64)) (api.ExportResult, error)
+	OnExport func(ctx context.Context, q api.ExportRequest, w io.Writer, progress func(done, total int64)) (api.ExportResult, error)
+	OnDiff   func(q api.DiffRequest) (*image.Difference, error)
+	OnShare  func(ctx context.Context, q api.ShareRequest, progress func(done, total int64)) (api.ImportResult, error)
 
 	OnCollect func(ctx context.Context, q api.CollectRequest, progress func(stage string, done, total int64)) (api.Collected, error)
 
@@ -226,6 +229,30 @@ func (f *Fake) Pull(ctx context.Context, _ string, q api.PullRequest, progress f
 		return api.ImportResult{}, fault.New(fault.NotFound, "there is no %s", q.Ref)
 	}
 	return f.OnPull(ctx, q, progress)
+}
+
+// Push calls OnPush.
+func (f *Fake) Push(ctx context.Context, _ string, q api.PushRequest, progress func(done, total int64)) (api.ExportResult, error) {
+	if f.OnPush == nil {
+		return api.ExportResult{}, nil
+	}
+	return f.OnPush(ctx, q, progress)
+}
+
+// Export calls OnExport.
+func (f *Fake) Export(ctx context.Context, _ string, q api.ExportRequest, w io.Writer, progress func(done, total int64)) (api.ExportResult, error) {
+	if f.OnExport == nil {
+		return api.ExportResult{}, nil
+	}
+	return f.OnExport(ctx, q, w, progress)
+}
+
+// Diff calls OnDiff.
+func (f *Fake) Diff(_ context.Context, _ string, q api.DiffRequest) (*image.Difference, error) {
+	if f.OnDiff == nil {
+		return &image.Difference{}, nil
+	}
+	return f.OnDiff(q)
 }
 
 // Share calls OnShare.

@@ -160,6 +160,9 @@ func (x *Exporter) plan(ctx context.Context, img *image.Image, o Options) (*plan
 
 // layer writes a layer into a temporary file.
 func (x *Exporter) layer(ctx context.Context, l *tarred, c Compression, m *meter) (*blob, error) {
+	if err := os.MkdirAll(x.tempDir(), 0o700); err != nil {
+		return nil, store.DiskError(err, "write a layer in", x.tempDir())
+	}
 	f, err := os.CreateTemp(x.TempDir, "brisk-export-")
 	if err != nil {
 		return nil, store.DiskError(err, "write a layer in", x.tempDir())
