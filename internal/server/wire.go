@@ -164,6 +164,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	built.later("node", func(context.Context) error { machine.Close(); return nil })
 	builder, err := build.New(build.Options{
 		Images: images, Dir: data("build"), Executor: machine, Blobs: openBlob(uploads), Log: part("build"),
+		Share: !origin.place.Own,
 	})
 	if err != nil {
 		return nil, err

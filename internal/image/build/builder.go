@@ -61,6 +61,9 @@ type Options struct {
 	// Blobs opens uploaded content by its name, "sha256:HEX".
 	Blobs func(ctx context.Context, workspace, id string) (io.ReadCloser, error)
 	Log   *slog.Logger // nil: slog.Default()
+	// Share tells other machines of the same store which image a step made, and asks
+	// them: a new machine then builds nothing that another has built.
+	Share bool
 
 	StepTimeout time.Duration // of one step's command; 0 is one hour
 }
@@ -268,7 +271,9 @@ func (r *run) make(ctx context.Context, key store.Digest, text string, visible b
 		img, err := r.b.recall(ctx, r.workspace, key)
 		if err == nil && img == nil {
 			if img, err = do(ctx, out); err == nil {
-				err = r.b.memo.Put(key, img.Digest)
+				if err = r.b.memo.Put(key, img.Digest); err == nil {
+					r.b.tell(ctx, r.workspace, key, img.Digest)
+				}
 			}
 		}
 		if err != nil {
@@ -291,7 +296,52 @@ func (r *run) make(ctx context.Context, key store.Digest, text string, visible b
 }
 
 func (b *Builder) recall(ctx context.Context, workspace string, key store.Digest) (*image.Image, error) {
+	img, err := b.memo.Recall(ctx, b.opts.Images, workspace, key)
+	if err != nil || img != nil || !b.opts.Share {
+		return img, err
+	}
+	made, known := b.ask(ctx, workspace, key)
+	if !known {
+		return nil, ctx.Err()
+	}
+	if err := b.memo.Put(key, made); err != nil {
+		return nil, err
+	}
 	return b.memo.Recall(ctx, b.opts.Images, workspace, key)
+}
+
+// builtKind is the kind of the records that tell which image a step made: the name is
+// the step's digest, the content the image's.
+const builtKind = "builds"
+
+// tell lets other machines know. That they do not is no reason to fail.
+func (b *Builder) tell(ctx context.Context, workspace string, key, made store.Digest) {
+	if !b.opts.Share {
+		return
+	}
+	s, err := b.opts.Images.Store(workspace)
+	if err == nil {
+		_, err = s.PutRecord(ctx, builtKind, key.String(), []byte(made.String()), nil)
+	}
+	if err != nil && ctx.Err() == nil {
+		b.opts.Log.Warn("other machines will build this step again", "step", key.Short(), "err", err)
+	}
+}
+
+// ask gives what another machine has told, if anything.
+func (b *Builder) ask(ctx context.Context, workspace string, key store.Digest) (made store.Digest, known bool) {
+	s, err := b.opts.Images.Store(workspace)
+	if err != nil {
+		return made, false
+	}
+	data, _, err := s.GetRecord(ctx, builtKind, key.String())
+	if err == nil {
+		made, err = store.ParseDigest(string(data))
+	}
+	if err != nil && !fault.Is(err, fault.NotFound) && ctx.Err() == nil {
+		b.opts.Log.Warn("nobody knows whether another machine has built this step", "step", key.Short(), "err", err)
+	}
+	return made, err == nil
 }
 
 // begin tells that a step begins.

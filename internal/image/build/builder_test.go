@@ -28,6 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bench is a Builder with a store, an image "base" and a scripted executor.
 type bench struct {
+	share bool
 	*Builder
 	t      *testing.T
 	dir    string
@@ -111,7 +112,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) open() {
 	var err error
 	b.Builder, err = New(Options{
-		Images: b.images, Dir: filepath.Join(b.dir, "build"), Executor: b.exec,
+		Images: b.images, Dir: filepath.Join(b.dir, "build"), Executor: b.exec, Share: b.share,
 		Blobs: func(_ context.Context, workspace, id string) (io.ReadCloser, error) {
 			data, ok := b.blobs[workspace+" "+id]
 			if !ok {
@@ -228,6 +229,31 @@ func TestStepsAreDoneOnce(t *testing.T) {
 	require.Equal(t, img.Digest, b.ok(run1("one"), run1("two")).Digest)
 	require.Equal(t, 6, b.exec.runs())
 	require.Empty(t, b.leftovers())
+}
+
+// Another machine of the same store has nothing but the store.
+func TestAnotherMachineBuildsNothingAgain(t *testing.T) {
+	b := newBench(t)
+	b.exec.do = func(context.Context, Step) (Layer, error) { return layer("made", "x"), nil }
+	step := run1("make")
+	for _, share := range []bool{false, true} {
+		b.share = share
+		require.NoError(t, os.RemoveAll(filepath.Join(b.dir, "build")))
+		b.open() // a machine of its own
+		first, err := b.build(step)
+		require.NoError(t, err)
+		ran := b.exec.runs()
+		require.NoError(t, os.RemoveAll(filepath.Join(b.dir, "build")))
+		b.open()
+		second, err := b.build(step)
+		require.NoError(t, err)
+		require.Equal(t, first.Digest, second.Digest)
+		if share {
+			require.Equal(t, ran, b.exec.runs())
+		} else {
+			require.Equal(t, ran+1, b.exec.runs())
+		}
+	}
 }
 
 func TestConfigurationIsNoWork(t *testing.T) {
