@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"brisk.dev/brisk/internal/api"
@@ -25,16 +26,35 @@ type Server struct {
 	Client *api.Client
 	Paths  server.Paths
 	Ready  time.Duration // from exec to the first answer
-	stderr bytes.Buffer
+	stderr locked
 }
 
-// Up starts a server that keeps pool created sandboxes for a function (-1: none).
-func Up(ctx context.Context, brisk, data string, pool int) (*Server, error) {
+// locked is a buffer that is read while it is written.
+type locked struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// Up starts a server that keeps pool created sandboxes for a function (-1: none);
+// more are further arguments of brisk up.
+func Up(ctx context.Context, brisk, data string, pool int, more ...string) (*Server, error) {
 	paths, err := server.PathsOf(data)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Paths: paths, cmd: exec.Command(brisk, "up", "--data", data, fmt.Sprintf("--pool=%d", pool))}
+	s := &Server{Paths: paths, cmd: exec.Command(brisk, append([]string{"up", "--data", data, fmt.Sprintf("--pool=%d", pool)}, more...)...)}
 	s.cmd.Stderr = &s.stderr
 	if out, err := exec.CommandContext(ctx, brisk, "down", "--data", data).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("end an earlier server: %w: %s", err, out)
@@ -125,6 +145,18 @@ func (s *Server) WaitSnapshot(ctx context.Context, function string) error {
 		}
 	}
 	return fmt.Errorf("no snapshot was made")
+}
+
+// WaitLog waits until the server's log has a line with a text, and gives the line.
+func (s *Server) WaitLog(ctx context.Context, text string) (string, error) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		for line := range strings.SplitSeq(s.stderr.String(), "\n") {
+			if strings.Contains(line, text) {
+				return line, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("the server's log never had %q", text)
 }
 
 // Program is a running `brisk run FILE` that makes a call whenever it is asked.

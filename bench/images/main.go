@@ -36,6 +36,8 @@ var parts = []struct {
 }{
 	{"mounts", mounts},
 	{"import", imports},
+	{"first", first},
+	{"touch", touches},
 	{"share", share},
 	{"memory", memory},
 }
