@@ -25,7 +25,7 @@ KEYRING_SUM=f699e2f88dca05212f2a452b58475f2993cb6993dfbafb1d0205a3291eb8b4b8
 
 # Debian packages. mmdebstrap builds base images and gpgv checks what it fetches,
 # python3 runs the SDK, kmod loads modules; the tests check metadata with
-# erofs-utils, fill small filesystems made by e2fsprogs, and need a C compiler for
+# erofs-utils, fill small filesystems made by e2fsprogs, compare with umoci, build with buildah, and need a C compiler for
 # the race detector.
 RUN_PACKAGES=(ca-certificates curl debian-archive-keyring gpgv kmod mmdebstrap mount python3 util-linux)
-TEST_PACKAGES=(e2fsprogs erofs-utils gcc libc6-dev python3-venv umoci)
+TEST_PACKAGES=(e2fsprogs erofs-utils gcc libc6-dev python3-venv umoci buildah)
