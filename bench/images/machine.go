@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/image/importer"
@@ -78,8 +79,8 @@ func (m *machine) later(fn func() error) { m.closes = append(m.closes, fn) }
 // close ends the machine and deletes all of it.
 func (m *machine) close() error {
 	var err error
-	for i := len(m.closes) - 1; i >= 0; i-- {
-		err = errors.Join(err, m.closes[i]())
+	for _, v := range slices.Backward(m.closes) {
+		err = errors.Join(err, v())
 	}
 	m.closes = nil
 	return err

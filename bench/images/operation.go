@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"time"
 
@@ -183,12 +184,10 @@ func faults(root string) (func() error, error) {
 				return err
 			}
 		}
-		sink = sum
+		runtime.KeepAlive(sum)
 		return unix.Munmap(m)
 	}, nil
 }
-
-var sink byte
 
 // one is the largest file, in the page cache as far as it fits.
 func one(root string) (*os.File, int64, error) {

@@ -136,7 +136,7 @@ func (p *Profile) Merge(r Run, device []store.Chunk) (changes int) {
 		at, known := place[c.Digest]
 		if !known {
 			place[c.Digest] = len(merged)
-			merged, present = append(merged, c), append(present, true)
+			merged, present = append(merged, c), append(present, true) //nolint:makezero // of the old ones
 			changes++
 			continue
 		}

@@ -2,6 +2,7 @@ package image
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -38,7 +39,7 @@ func (p *Profile) Encode() []byte {
 			frames++
 			if _, ok := place[f.Digest]; !ok {
 				place[f.Digest] = uint32(len(table))
-				table = append(table[:len(table):len(table)], ProfileChunk{Chunk: f.Chunk})
+				table = append(slices.Clip(table), ProfileChunk{Chunk: f.Chunk})
 			}
 		}
 	}

@@ -31,9 +31,6 @@ func (t *touches) note(chunk int) {
 	t.mu.Unlock()
 }
 
-// has reports whether a chunk has been read.
-func (t *touches) has(chunk int) bool { return t.seen[chunk/64].Load()>>(chunk%64)&1 != 0 }
-
 // Recording watches which chunks of an image are read for the first time while
 // something starts on it. Its methods are safe for concurrent use.
 type Recording struct {

@@ -1,8 +1,7 @@
 package e2e
 
 import (
-	"io"
-	"log"
+	"log/slog"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -38,7 +37,7 @@ func TestImagesLeaveAndComeBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, len(a), len(b))
 
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	server := httptest.NewServer(registry.New(registry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
 	defer server.Close()
 	ref := strings.TrimPrefix(server.URL, "http://") + "/team/app:1"
 	require.Contains(t, s.ok(t, "image", "push", "first", ref), "pushed first to "+ref)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -68,9 +69,7 @@ func (e entry) at(t time.Time) entry     { e.ModTime = t; return e }
 func (e entry) as(f tar.Format) entry    { e.Format = f; return e }
 func (e entry) xattr(name, v string) entry {
 	records := map[string]string{"SCHILY.xattr." + name: v}
-	for k, v := range e.PAXRecords {
-		records[k] = v
-	}
+	maps.Copy(records, e.PAXRecords)
 	e.PAXRecords = records
 	return e
 }

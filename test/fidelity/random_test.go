@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,9 +95,9 @@ func grow(rt *rapid.T, root string) {
 	// Last, and from below upwards: what is done inside a directory changes its time.
 	var all []string
 	require.NoError(rt, filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error { all = append(all, path); return err }))
-	for i := len(all) - 1; i >= 0; i-- {
+	for _, a := range slices.Backward(all) {
 		when := time.Unix(rapid.Int64Range(-1<<31, 1<<33).Draw(rt, "seconds"), rapid.Int64Range(0, 999_999_999).Draw(rt, "ns"))
 		ts := unix.NsecToTimespec(when.UnixNano())
-		require.NoError(rt, unix.UtimesNanoAt(unix.AT_FDCWD, all[i], []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW))
+		require.NoError(rt, unix.UtimesNanoAt(unix.AT_FDCWD, a, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW))
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -216,7 +216,7 @@ func members(t *testing.T, b []byte) (layers [][]string) {
 	manifest := string(files["manifest.json"])
 	_, list, _ := strings.Cut(manifest, `"Layers":[`)
 	list, _, _ = strings.Cut(list, "]")
-	for _, name := range strings.Split(list, ",") {
+	for name := range strings.SplitSeq(list, ",") {
 		var l []string
 		for r := tar.NewReader(bytes.NewReader(files[strings.Trim(name, `"`)])); ; {
 			h, err := r.Next()
@@ -379,7 +379,7 @@ func (w *world) push(img *image.Image, ref string, o Options) (Report, error) {
 }
 
 func TestAPushedImageThatIsPulledIsTheSame(t *testing.T) {
-	inner := ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0)))
+	inner := ggcr.New(ggcr.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)))
 	var disturb func(w http.ResponseWriter, r *http.Request) bool
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if disturb == nil || !disturb(rw, r) {

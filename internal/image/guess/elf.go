@@ -94,7 +94,7 @@ func (g *guesser) library(name, from string, f *elf.File) (*image.Node, string, 
 	for _, tag := range []elf.DynTag{elf.DT_RPATH, elf.DT_RUNPATH} {
 		values, _ := f.DynString(tag)
 		for _, v := range values {
-			for _, dir := range strings.Split(v, ":") {
+			for dir := range strings.SplitSeq(v, ":") {
 				dir = strings.ReplaceAll(dir, "${ORIGIN}", path.Dir(from))
 				dirs = append(dirs, strings.ReplaceAll(dir, "$ORIGIN", path.Dir(from)))
 			}

@@ -145,7 +145,7 @@ func (g *guesser) find(name string) (n *image.Node, real string, ok bool) {
 		}
 		return g.lookup(name)
 	}
-	for _, dir := range strings.Split(g.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ":") {
+	for dir := range strings.SplitSeq(g.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ":") {
 		if n, real, ok := g.lookup(path.Join("/", dir, name)); ok && n.Mode&0o111 != 0 {
 			return n, real, true
 		}

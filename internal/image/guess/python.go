@@ -27,13 +27,13 @@ func Imports(source []byte) (l []string) {
 		switch {
 		case len(m[1]) > 0: // from X import a, b
 			add(string(m[1]))
-			for _, name := range strings.Split(string(m[2]), ",") {
+			for name := range strings.SplitSeq(string(m[2]), ",") {
 				if name = firstWord(name); name != "*" && name != "" {
 					add(string(m[1]) + "." + name) // a module perhaps
 				}
 			}
 		default: // import X, Y as Z
-			for _, name := range strings.Split(string(m[3]), ",") {
+			for name := range strings.SplitSeq(string(m[3]), ",") {
 				add(firstWord(name))
 			}
 		}
@@ -287,7 +287,7 @@ func (p *python) relative(pkg, from, names string) {
 		base += "." + rest
 		p.want(base)
 	}
-	for _, name := range strings.Split(names, ",") {
+	for name := range strings.SplitSeq(names, ",") {
 		if name = firstWord(name); name != "" && name != "*" {
 			p.want(base + "." + name)
 		}

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -45,7 +45,7 @@ type hub struct {
 
 func newHub(t *testing.T) *hub {
 	h := &hub{t: t}
-	inner := ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0)))
+	inner := ggcr.New(ggcr.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)))
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.mu.Lock()
 		if _, digest, is := strings.Cut(r.URL.Path, "/blobs/"); is && r.Method == http.MethodGet {
@@ -356,8 +356,11 @@ func TestPullFromARegistryThatLies(t *testing.T) {
 			w.WriteHeader(http.StatusPartialContent)
 			return body(w, content)
 		}), fault.Corrupt, "when asked for the bytes"},
-		"no such layer":  {ofLayer(func(w http.ResponseWriter, r *http.Request) bool { http.NotFound(w, r); return true }), fault.NotFound, "it answers Not Found"},
-		"always failing": {ofLayer(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(503); return true }), fault.Unavailable, "it answers Service Unavailable"},
+		"no such layer": {ofLayer(func(w http.ResponseWriter, r *http.Request) bool { http.NotFound(w, r); return true }), fault.NotFound, "it answers Not Found"},
+		"always failing": {ofLayer(func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		}), fault.Unavailable, "it answers Service Unavailable"},
 		"manifest is no JSON": {func(w http.ResponseWriter, r *http.Request) bool {
 			return strings.Contains(r.URL.Path, "/manifests/") && body(w, []byte("<html>"))
 		}, fault.Corrupt, "does not read"},

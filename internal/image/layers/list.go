@@ -48,7 +48,7 @@ func newWriter(dir string) (*Writer, error) {
 	}
 	head := binary.LittleEndian.AppendUint32([]byte(magic), version)
 	head = binary.LittleEndian.AppendUint32(head, 0)
-	w.out.Write(head) // errors stay in out until Finish
+	_, _ = w.out.Write(head) // errors stay in out until Finish
 	w.hash.Write(head)
 	return w, nil
 }
@@ -178,8 +178,7 @@ func decode(r io.Reader, fn func(*image.LayerEntry) error) error {
 
 // damaged gives what a decoder says a class.
 func damaged(err error) error {
-	var classed *fault.Error
-	if errors.As(err, &classed) {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
 	if errors.Is(err, io.EOF) {

@@ -181,7 +181,7 @@ func (b *blob) open() error {
 
 func (b *blob) request() (*stalling, error) {
 	ctx, cancel := context.WithCancel(b.ctx)
-	resp, err := b.repo.do(ctx, http.MethodGet, b.repo.at("/blobs/"+b.digest.String()), nil, func(r *http.Request) {
+	resp, err := b.repo.do(ctx, http.MethodGet, b.repo.at("/blobs/"+b.digest.String()), nil, func(r *http.Request) { //nolint:bodyclose // by stalling
 		if b.at > 0 {
 			r.Header.Set("Range", fmt.Sprintf("bytes=%d-", b.at))
 		}
@@ -243,8 +243,7 @@ func (p *Repo) attempt(ctx context.Context, do func(context.Context) error) erro
 
 // temporary reports whether another attempt may succeed.
 func temporary(err error) bool {
-	var answer *transport.Error
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[*transport.Error](err); ok {
 		return answer.StatusCode >= 500 || answer.StatusCode == http.StatusTooManyRequests || answer.StatusCode == http.StatusRequestTimeout
 	}
 	var classed *fault.Error

@@ -172,7 +172,7 @@ func (f *osFile) Close() error {
 // alignedBuffer is memory for readDisk.
 func alignedBuffer(n int) []byte {
 	b := make([]byte, n+store.BlockSize)
-	skip := -int(uintptr(unsafe.Pointer(&b[0]))) & (store.BlockSize - 1) //nolint:gosec // only the address is looked at
+	skip := -int(uintptr(unsafe.Pointer(&b[0]))) & (store.BlockSize - 1)
 	return b[skip : skip+n : skip+n]
 }
 

@@ -133,7 +133,7 @@ type pinned struct {
 func encodePins(id identity, pins []pinned) []byte {
 	b := make([]byte, 0, pinOverhead+len(pins)*pinSize)
 	b = append(b, encodeHeader(pinMagic, id)...)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(pins))) //nolint:gosec // as many as there are blocks at most
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(pins)))
 	for _, p := range pins {
 		b = append(b, p.digest[:]...)
 		b = binary.LittleEndian.AppendUint32(b, p.place.block)

@@ -63,7 +63,7 @@ func (s *Slab) load() error {
 	if err != nil {
 		return err
 	}
-	c := decodeContents(index, pins.ours, uint32(min(size/store.BlockSize, maxBlocks)), clean) //nolint:gosec // at most 2^31
+	c := decodeContents(index, pins.ours, uint32(min(size/store.BlockSize, maxBlocks)), clean)
 	s.table, s.scrubbed = c.table, c.scrub
 	s.extents = newExtents(c.taken)
 	s.clock.start(s.opts.Limit, c.tick)

@@ -3,6 +3,7 @@ package slab
 import (
 	"errors"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -193,9 +194,7 @@ func (d *memDisk) afterCrash(how loss, r *rand.Rand) *memDisk {
 	left := newMemDisk()
 	left.room = d.room
 	names := map[string]*inode{}
-	for name, i := range d.durable {
-		names[name] = i
-	}
+	maps.Copy(names, d.durable)
 	n := len(d.changes)
 	switch how {
 	case dropAll, dropNames:

@@ -35,7 +35,7 @@ func (c *clock) start(limit int64, base uint32) {
 }
 
 func (c *clock) now() uint32 {
-	return uint32((int64(c.base) + 1 + c.uses.Load()/c.perTick) & tickMask) //nolint:gosec // masked
+	return uint32((int64(c.base) + 1 + c.uses.Load()/c.perTick) & tickMask)
 }
 
 // tick is now, after one more use.
@@ -48,7 +48,7 @@ func (c *clock) tick() uint32 {
 func (c *clock) age(used uint32) int { return ageAt(c.now(), used) }
 
 // ageAt does not take for ancient what was used just after now.
-func ageAt(now, used uint32) int { return int(max(int32(now<<1-used<<1)>>1, 0)) } //nolint:gosec // meant to wrap
+func ageAt(now, used uint32) int { return int(max(int32(now<<1-used<<1)>>1, 0)) }
 
 // touch notes a use. Of two at once one may be lost.
 func (c *clock) touch(used *uint32) {

@@ -177,15 +177,15 @@ func (s *Slab) noteScrub() {
 // record is the state in the index: the times are where others have a digest.
 func (c scrubState) record() record {
 	r := record{kind: kindScrub, place: place{block: c.block}}
-	binary.LittleEndian.PutUint64(r.digest[0:], uint64(c.began)) //nolint:gosec // and back
-	binary.LittleEndian.PutUint64(r.digest[8:], uint64(c.ended)) //nolint:gosec // and back
+	binary.LittleEndian.PutUint64(r.digest[0:], uint64(c.began))
+	binary.LittleEndian.PutUint64(r.digest[8:], uint64(c.ended))
 	return r
 }
 
 func decodeScrubState(r record) scrubState {
 	return scrubState{
 		block: r.place.block,
-		began: int64(binary.LittleEndian.Uint64(r.digest[0:])), //nolint:gosec // and back
-		ended: int64(binary.LittleEndian.Uint64(r.digest[8:])), //nolint:gosec // and back
+		began: int64(binary.LittleEndian.Uint64(r.digest[0:])),
+		ended: int64(binary.LittleEndian.Uint64(r.digest[8:])),
 	}
 }
