@@ -61,6 +61,17 @@ func writeImage(w io.Writer, d api.ImageDetail) {
 		pairs = append(pairs, "read", fmt.Sprintf("%s from the origin (%s chunks), %s from the cache (%s chunks)",
 			bytesText(r.OriginBytes), count(r.OriginChunks), bytesText(r.CacheBytes), count(r.CacheChunks)))
 	}
+	for i, p := range d.Profiles {
+		name := ""
+		if i == 0 {
+			name = "profiles"
+		}
+		hot := ""
+		if p.Hot > 0 {
+			hot = ", in a hot pack"
+		}
+		pairs = append(pairs, name, fmt.Sprintf("%s: %s chunks, %s, of %s%s", p.Entry, count(p.Chunks), bytesText(p.Bytes), plural(int(p.Runs), "start"), hot))
+	}
 	pairs = append(pairs,
 		"entrypoint", dash(strings.Join(d.Config.Entrypoint, " ")),
 		"command", dash(strings.Join(d.Config.Cmd, " ")),

@@ -112,6 +112,18 @@ type ImageDetail struct {
 	Mounts    []string     `json:"mounts,omitempty"`     // how: "lazy", "native" or both
 	Local     *ImageLocal  `json:"local,omitempty"`      // what the node's cache has of it
 	Read      *ImageReads  `json:"read,omitempty"`       // since the server started; native mounts read unseen
+
+	Profiles []ImageProfile `json:"profiles,omitempty"`
+}
+
+// ImageProfile is what starts of one entry point on an image read, as it was learnt.
+type ImageProfile struct {
+	Entry   string    `json:"entry"`
+	Runs    int64     `json:"runs"` // that it was learnt from
+	Chunks  int64     `json:"chunks"`
+	Bytes   int64     `json:"bytes"`
+	Hot     int64     `json:"hot_packs"` // that hold these chunks in the order of use
+	Updated time.Time `json:"updated"`
 }
 
 // ImageLocal counts what the node's cache has of an image.

@@ -24,6 +24,7 @@ import (
 type imageAPI struct {
 	images   *image.Images
 	keeper   *housekeeper
+	profiles *image.Profiles
 	node     *node.Node
 	files    *lazyfs.FS
 	cache    store.Cache
@@ -79,6 +80,17 @@ func (a *imageAPI) Inspect(ctx context.Context, ref image.Ref) (api.ImageDetail,
 	d.Mounted = len(d.Mounts) > 0
 	if l, err := img.Local(ctx, a.cache); err == nil { // else its chunk table is neither here nor to be had
 		d.Local = &api.ImageLocal{Bytes: l.Bytes, Chunks: l.Chunks, TotalBytes: l.TotalBytes}
+	}
+	brief, cancel := context.WithTimeout(ctx, 2*time.Second) // the origin may be away
+	defer cancel()
+	known, err := a.profiles.List(brief, img.Workspace, img.Digest)
+	if err != nil && ctx.Err() == nil {
+		a.keeper.log.Warn("the profiles of an image cannot be listed", "image", img.Digest.Short(), "err", err)
+	}
+	for _, p := range known {
+		d.Profiles = append(d.Profiles, api.ImageProfile{
+			Entry: p.Entry.Label, Runs: int64(p.Runs) + int64(p.Partial), Chunks: int64(len(p.Chunks)), Bytes: p.Bytes(), Hot: int64(len(p.Hot)), Updated: p.Updated,
+		})
 	}
 	if d.Mounted { // else asking would fetch its chunk table for nothing
 		blocks, err := img.Blocks(ctx)

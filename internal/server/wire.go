@@ -199,6 +199,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 		keeper: keeper,
 		images: images, node: machine, files: files, cache: cache, builder: builder,
 		temp:     data("scratch"),
+		profiles: profiles,
 		importer: &importer.Importer{Images: images, Memo: imports, TempDir: data("scratch"), Layers: known},
 	}
 	built.backend = api.Backend{
