@@ -180,6 +180,11 @@ func (h *lease) rely(ctx context.Context, key string) (bool, error) {
 	v := h.judge(key)
 	if v == condemned {
 		ok, err := h.l.reprieve(ctx, key)
+		if err == nil && ok {
+			// It may be on no list any more because it was deleted, and that long ago: this
+			// machine may have been suspended since it read the lists.
+			_, ok, err = h.l.modified(ctx, key)
+		}
 		if err != nil {
 			return false, err
 		}

@@ -44,6 +44,7 @@ type sim struct {
 	actors    []*simActor
 	machines  []*simMachine
 	count     int
+	logging   sync.Mutex
 	log       []string
 	violation string
 }
@@ -56,8 +57,28 @@ type simObject struct {
 
 // simMachine is what processes on one machine share: what they know to be at the origin.
 type simMachine struct {
+	mu     sync.Mutex
 	index  map[string]string // key of a pack to its content
 	listed time.Time
+}
+
+// packs is a copy of what the machine knows.
+func (m *simMachine) packs() map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.index)
+}
+
+func (m *simMachine) knownSince() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.listed
+}
+
+func (m *simMachine) learn(key, content string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.index[key] = content
 }
 
 type simActor struct {
@@ -85,6 +106,8 @@ func (s *sim) next(n int) int {
 }
 
 func (s *sim) say(format string, args ...any) {
+	s.logging.Lock()
+	defer s.logging.Unlock()
 	s.log = append(s.log, time.Now().Format("02 15:04:05 ")+fmt.Sprintf(format, args...))
 }
 
@@ -243,7 +266,7 @@ func (a *simActor) runImporter(m *simMachine, name string, contents []string, pa
 		return
 	}
 	defer a.renewing(h)()
-	if time.Since(m.listed) > originTimes.staleAfter() {
+	if time.Since(m.knownSince()) > originTimes.staleAfter() {
 		index, began := map[string]string{}, time.Now()
 		if err := a.List(ctx, "packs/", func(o Object) error {
 			index[o.Key] = strings.SplitN(o.Key, "/", 3)[1]
@@ -251,7 +274,9 @@ func (a *simActor) runImporter(m *simMachine, name string, contents []string, pa
 		}); err != nil {
 			return
 		}
+		m.mu.Lock()
 		m.index, m.listed = index, began
+		m.mu.Unlock()
 	}
 	var packs []string
 	for _, c := range contents {
@@ -297,8 +322,9 @@ func (a *simActor) runImporter(m *simMachine, name string, contents []string, pa
 
 // store makes sure that a pack with this content exists, and gives its key.
 func (a *simActor) store(ctx context.Context, h *lease, m *simMachine, content string) (string, error) {
-	for _, key := range slices.Sorted(maps.Keys(m.index)) {
-		if m.index[key] != content {
+	index := m.packs()
+	for _, key := range slices.Sorted(maps.Keys(index)) {
+		if index[key] != content {
 			continue
 		}
 		if ok, err := h.rely(ctx, key); ok || err != nil {
@@ -315,7 +341,7 @@ func (a *simActor) store(ctx context.Context, h *lease, m *simMachine, content s
 		if err := a.put(ctx, key, []byte(content)); err != nil {
 			return "", err
 		}
-		m.index[key] = content
+		m.learn(key, content)
 		return key, nil
 	}
 }
@@ -460,6 +486,13 @@ func (s *sim) check() {
 	}
 }
 
+// waiting is the operations that nobody has decided upon.
+func (s *sim) waiting() []*simOp {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.pending)
+}
+
 // finish lets one operation happen, in the way that fate says.
 func (s *sim) finish(op *simOp, fate int) {
 	s.mu.Lock()
@@ -526,11 +559,12 @@ func (s *sim) sleep(d time.Duration) {
 				i++
 			}
 		}
-		due := slices.IndexFunc(s.pending, func(op *simOp) bool {
+		waiting := s.waiting()
+		due := slices.IndexFunc(waiting, func(op *simOp) bool {
 			return !op.actor.suspendable && time.Since(op.issued) >= patience
 		})
 		if due >= 0 {
-			s.finish(s.pending[due], 0)
+			s.finish(waiting[due], 0)
 			continue
 		}
 		time.Sleep(min(time.Until(until), time.Minute))
@@ -543,25 +577,27 @@ var simPauses = []time.Duration{time.Second, 30 * time.Second, 3 * time.Minute, 
 // step makes one decision.
 func (s *sim) step() {
 	synctest.Wait()
+	waiting := s.waiting()
 	switch choice := s.next(64); {
-	case len(s.pending) == 0 && choice < 40 || choice >= 62:
+	case len(waiting) == 0 && choice < 40 || choice >= 62:
 		s.begin()
-	case choice < 8 && len(s.pending) > 0:
+	case choice < 8 && len(waiting) > 0:
 		// One of them is quick, and the others see nothing of the middle.
-		a := s.pending[s.next(len(s.pending))].actor
+		a := waiting[s.next(len(waiting))].actor
 		for range 60 {
-			i := slices.IndexFunc(s.pending, func(op *simOp) bool { return op.actor == a })
+			i := slices.IndexFunc(waiting, func(op *simOp) bool { return op.actor == a })
 			if i < 0 {
 				break
 			}
-			s.finish(s.pending[i], 0)
+			s.finish(waiting[i], 0)
+			waiting = s.waiting()
 		}
-	case choice < 58 && len(s.pending) > 0:
+	case choice < 58 && len(waiting) > 0:
 		fate := 0
 		if f := s.next(100); f < 6 {
 			fate = f
 		}
-		s.finish(s.pending[s.next(len(s.pending))], fate)
+		s.finish(waiting[s.next(len(waiting))], fate)
 	case choice == 58 && len(s.late) > 0:
 		s.arrive(s.next(len(s.late)))
 	default:
@@ -622,7 +658,7 @@ func simulate(t *testing.T, decisions []byte) (violation string, log []string) {
 		s.settle()
 		cancel()
 		synctest.Wait()
-		for _, op := range s.pending {
+		for _, op := range s.waiting() {
 			op.verdict <- errDied
 		}
 		violation, log = s.violation, s.log
@@ -637,8 +673,8 @@ func (s *sim) settle() {
 		a.dead = true
 	}
 	s.mu.Unlock()
-	for len(s.pending) > 0 {
-		s.finish(s.pending[0], 0)
+	for l := s.waiting(); len(l) > 0; l = s.waiting() {
+		s.finish(l[0], 0)
 	}
 	for len(s.late) > 0 {
 		s.arrive(0)
@@ -650,8 +686,8 @@ func (s *sim) settle() {
 				s.violate("collecting fails: %v", err)
 			}
 		})
-		for synctest.Wait(); len(s.pending) > 0; synctest.Wait() {
-			s.finish(s.pending[0], 0)
+		for synctest.Wait(); len(s.waiting()) > 0; synctest.Wait() {
+			s.finish(s.waiting()[0], 0)
 		}
 		s.sleep(26 * time.Hour)
 	}
