@@ -18,7 +18,8 @@ import (
 // 100 GB in four hours.
 const (
 	scrubFirst = 5 * time.Minute
-	scrubEvery = 24 * time.Hour // a round
+	scrubEvery = 24 * time.Hour // from the end of a round to the beginning of the next
+	scrubAgain = time.Minute    // after one that was broken off
 	scrubRate  = 8 << 20        // bytes a second
 )
 
@@ -37,7 +38,7 @@ func (s *scrubber) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.wg.Go(func() {
-		for wait := scrubFirst; ; wait = max(time.Minute, scrubEvery-time.Since(s.cache.Coverage().Began)) {
+		for wait := max(scrubFirst, scrubWait(s.cache.Coverage(), time.Now())); ; wait = scrubWait(s.cache.Coverage(), time.Now()) {
 			select {
 			case <-time.After(wait):
 			case <-ctx.Done():
@@ -54,6 +55,15 @@ func (s *scrubber) begin() {
 			}
 		}
 	})
+}
+
+// scrubWait is how long the next round, or the rest of this one, is to wait. A
+// clock that was set back makes it no longer.
+func scrubWait(c slab.Coverage, now time.Time) time.Duration {
+	if !c.Began.IsZero() || c.Ended.IsZero() {
+		return scrubAgain
+	}
+	return min(max(scrubEvery-now.Sub(c.Ended), scrubAgain), scrubEvery)
 }
 
 func (s *scrubber) close() {
@@ -99,8 +109,8 @@ func (m *mender) damaged(c store.Chunk, mounted bool) {
 	m.mended++
 }
 
-// fetch reads the chunk from a workspace that has stored it; the cache then has it,
-// in the old place.
+// fetch reads the chunk from a workspace that has stored it, and has it written to
+// the old place, durably.
 func (m *mender) fetch(c store.Chunk) error {
 	workspaces, err := m.s.stores.List(m.ctx)
 	if err != nil {
@@ -115,7 +125,8 @@ func (m *mender) fetch(c store.Chunk) error {
 			continue
 		}
 		if _, err = s.ReadChunk(m.ctx, c, buf); err == nil {
-			return nil
+			// The store gave it to the cache, but does not say whether that could keep it.
+			return m.s.cache.Repair(c, buf)
 		}
 	}
 	return err
