@@ -278,10 +278,23 @@ call        90.00      4.00                                       ██
 }
 
 func TestStoreStats(t *testing.T) {
-	data := serve(t, &apitest.Fake{StoreState: api.StoreStats{Images: 2, ImageBytes: 3 << 30, Packs: 7, OriginBytes: 1 << 30, Cache: api.CacheUse{Chunks: 1000, Limit: 10 << 30}}})
+	data := serve(t, &apitest.Fake{StoreState: api.StoreStats{Images: 2, ImageBytes: 3 << 30, Packs: 7, OriginBytes: 1 << 30, Cache: api.CacheUse{
+		Chunks: 1000, Limit: 10 << 30, Bytes: 9 << 30, Pinned: 1 << 30, Disk: 9 << 30, Hits: 5, Misses: 6, Drops: 7, Evicted: 8000, EvictedBytes: 1 << 30, Refused: 9,
+	}}})
 	code, out, err := brisk(nil, "store", "stats", "--data", data)
 	require.Equal(t, 0, code, err)
-	require.Contains(t, out, "images       2 with 3.0 GiB of files\norigin       1.0 GiB, 7 packs\n")
+	require.Contains(t, out, `images          2 with 3.0 GiB of files
+origin          1.0 GiB, 7 packs
+cache           9.0 GiB of 10.0 GiB, 1,000 chunks; mounted images keep 1.0 GiB
+cache on disk   9.0 GiB
+cache reads     5 hits, 6 misses, 7 damaged
+cache evicted   8,000 chunks, 1.0 GiB; 9 not kept
+cache verified  not yet
+`)
+	ended := time.Now().Add(-5*time.Hour - time.Second)
+	began := time.Date(2026, 11, 30, 12, 0, 0, 0, time.Local)
+	require.Equal(t, "all of it 5 h ago; 1.0 GiB of 9.0 GiB since 30 Nov 12:00",
+		scrubText(api.Scrubbed{Began: &began, Ended: &ended, Done: 1 << 30, Total: 9 << 30}))
 	require.Contains(t, originText(api.StoreStats{Packs: 7, OriginBytes: 1 << 30, Origin: api.Origin{URL: "s3://team", Up: true, Requests: 1000, Failures: 3, Retries: 2, Hedges: 1}}),
 		"1.0 GiB, 7 packs in s3://team; 1,000 requests, 3 failed, 2 again, 1 doubled")
 	require.Equal(t, "s3://team does not answer: connection refused. Is it up?",

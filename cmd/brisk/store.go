@@ -29,6 +29,18 @@ func originText(s api.StoreStats) string {
 	return text
 }
 
+// scrubText says what of the cache has been read from the disk and verified.
+func scrubText(s api.Scrubbed) string {
+	text := "not yet"
+	if s.Ended != nil {
+		text = "all of it " + ago(*s.Ended) + " ago"
+	}
+	if s.Began != nil {
+		text += fmt.Sprintf("; %s of %s since %s", bytesText(s.Done), bytesText(s.Total), s.Began.Local().Format("2 Jan 15:04"))
+	}
+	return text
+}
+
 func (a *app) storeCommand() *cobra.Command {
 	return groupOf("store", "Look at what is stored, tidy it, and keep its keys", a.storeStatsCommand(), a.storeGCCommand(), a.storeFsckCommand(), a.storeKeyCommand())
 }
@@ -47,8 +59,11 @@ func (a *app) storeStatsCommand() *cobra.Command {
 				fields(w,
 					"images", fmt.Sprintf("%s with %s of files", count(s.Images), bytesText(s.ImageBytes)),
 					"origin", originText(s),
-					"cache", fmt.Sprintf("%s of %s, %s chunks", bytesText(s.Cache.Bytes), bytesText(s.Cache.Limit), count(s.Cache.Chunks)),
+					"cache", fmt.Sprintf("%s of %s, %s chunks; mounted images keep %s", bytesText(s.Cache.Bytes), bytesText(s.Cache.Limit), count(s.Cache.Chunks), bytesText(s.Cache.Pinned)),
+					"cache on disk", bytesText(s.Cache.Disk),
 					"cache reads", fmt.Sprintf("%s hits, %s misses, %s damaged", count(s.Cache.Hits), count(s.Cache.Misses), count(s.Cache.Drops)),
+					"cache evicted", fmt.Sprintf("%s chunks, %s; %s not kept", count(s.Cache.Evicted), bytesText(s.Cache.EvictedBytes), count(s.Cache.Refused)),
+					"cache verified", scrubText(s.Cache.Scrub),
 					"disk", bytesText(s.DiskFree)+" free")
 				if s.Peers != nil {
 					printPeers(w, s.Peers)

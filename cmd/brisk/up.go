@@ -56,7 +56,7 @@ directory, 6 if the machine lacks something.`,
 	f.StringVar(&o.Node, "node", "", "`name` of this machine in records (default its host name)")
 	f.DurationVar(&o.IdleExit, "idle-exit", 0, "end after this `time` without calls, instances and clients, such as 15m (default never)")
 	f.IntVar(&o.Pool, "pool", server.DefaultPool, "`number` of sandboxes created beforehand for each function with a snapshot; -1 = none")
-	f.Int64Var(&o.Cache, "cache", 0, "`bytes` that the chunk cache may take (default a tenth of the disk)")
+	f.Var((*size)(&o.Cache), "cache", "`size` that the chunk cache may have, such as 20G (default a tenth of the disk); it always leaves some of the disk free")
 	f.BoolVar(&o.NoFill, "no-fill", false, "fetch only what is read of images, not the rest of one after something has started on it")
 	f.BoolVar(&o.Compat, "compat", os.Getenv("BRISK_COMPAT") != "", "do what kernels before 6.12 and 6.9 need, though this one is newer; also $BRISK_COMPAT")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more")

@@ -196,10 +196,26 @@ type CacheUse struct {
 	Chunks int64 `json:"chunks"`
 	Bytes  int64 `json:"bytes"`
 	Limit  int64 `json:"limit"`
-	Hits   int64 `json:"hits"`
-	Misses int64 `json:"misses"`
-	Drops  int64 `json:"drops"` // found damaged
-	Writes int64 `json:"writes"`
+	Pinned int64 `json:"pinned"` // bytes that mounted images keep there
+	Disk   int64 `json:"disk"`   // bytes of the disk that it takes
+
+	Hits         int64 `json:"hits"`
+	Misses       int64 `json:"misses"`
+	Drops        int64 `json:"drops"` // found damaged
+	Writes       int64 `json:"writes"`
+	Evicted      int64 `json:"evicted"`
+	EvictedBytes int64 `json:"evicted_bytes"`
+	Refused      int64 `json:"refused"` // not kept: no room, and nothing that may go
+
+	Scrub Scrubbed `json:"scrub"`
+}
+
+// Scrubbed says how much of the cache has been read from the disk and verified lately.
+type Scrubbed struct {
+	Began *time.Time `json:"began,omitempty"` // the round that is under way
+	Done  int64      `json:"done"`            // bytes of it
+	Total int64      `json:"total"`           // of so many
+	Ended *time.Time `json:"ended,omitempty"` // the last whole round
 }
 
 // ExportResult says what an export or a push made.

@@ -10,6 +10,7 @@ import (
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/slab"
 )
 
 // storeAPI measures the store for the API.
@@ -17,7 +18,7 @@ type storeAPI struct {
 	data   string
 	images *image.Images
 	origin *origin
-	cache  store.Cache
+	cache  *slab.Slab
 	others *company
 }
 
@@ -47,8 +48,10 @@ func (a *storeAPI) StoreStats(ctx context.Context) (s api.StoreStats, err error)
 	s.Origin = a.origin.state(unreachable)
 	c := a.cache.Stats()
 	s.Cache = api.CacheUse{
-		Chunks: c.Chunks, Bytes: c.Bytes, Limit: c.Limit,
+		Chunks: c.Chunks, Bytes: c.Bytes, Limit: c.Limit, Pinned: c.Pinned, Disk: c.Disk,
 		Hits: c.Hits, Misses: c.Misses, Drops: c.Drops, Writes: c.Writes,
+		Evicted: c.Evicted, EvictedBytes: c.EvictedBytes, Refused: c.Refused,
+		Scrub: scrubbed(a.cache.Coverage()),
 	}
 	if a.others != nil {
 		p := a.others.peers.Stats()
@@ -60,6 +63,17 @@ func (a *storeAPI) StoreStats(ctx context.Context) (s api.StoreStats, err error)
 	}
 	s.DiskFree = int64(st.Bavail) * st.Bsize
 	return s, nil
+}
+
+func scrubbed(c slab.Coverage) api.Scrubbed {
+	s := api.Scrubbed{Done: c.Done, Total: c.Total}
+	if !c.Began.IsZero() {
+		s.Began = &c.Began
+	}
+	if !c.Ended.IsZero() {
+		s.Ended = &c.Ended
+	}
+	return s
 }
 
 // The chunk cache takes a tenth of the disk that it is on unless told otherwise:
