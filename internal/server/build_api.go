@@ -9,6 +9,7 @@ import (
 	"brisk.dev/brisk/internal/api"
 	"brisk.dev/brisk/internal/api/blobs"
 	"brisk.dev/brisk/internal/image/build"
+	"brisk.dev/brisk/internal/image/importer"
 	"brisk.dev/brisk/internal/store"
 )
 
@@ -44,4 +45,17 @@ func openBlob(s *blobs.Store) func(ctx context.Context, workspace, id string) (i
 		}
 		return f, nil
 	}
+}
+
+// containers lets the builder begin with container images.
+type containers struct{ importer *importer.Importer }
+
+func (c containers) Pull(ctx context.Context, workspace, ref string, progress func(done, total int64)) (store.Digest, string, error) {
+	r, err := c.importer.Pull(ctx, importer.PullRequest{Ref: ref, Workspace: workspace}, progress)
+	return r.Digest, r.Source, err
+}
+
+func (c containers) Import(ctx context.Context, workspace, path string, progress func(done, total int64)) (store.Digest, error) {
+	r, err := c.importer.Import(ctx, importer.Request{Path: path, Workspace: workspace}, progress)
+	return r.Digest, err
 }

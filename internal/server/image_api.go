@@ -184,19 +184,20 @@ func (a *imageAPI) Push(ctx context.Context, workspace string, q api.PushRequest
 	if err != nil {
 		return api.ExportResult{}, err
 	}
-	auth := q.Auth
-	if auth == nil {
-		found, err := registry.FindAuth(ref)
-		if err != nil {
+	auth := registry.Auth{}
+	switch {
+	case q.Auth != nil:
+		auth = *q.Auth
+	case workspace == image.DefaultWorkspace: // the machine's owner's; others' are not his
+		if auth, err = registry.FindAuth(ref); err != nil {
 			return api.ExportResult{}, err
 		}
-		auth = &found
 	}
 	img, x, err := a.exporter(ctx, workspace, q.Image)
 	if err != nil {
 		return api.ExportResult{}, err
 	}
-	to, err := a.importer.Client.Open(ctx, ref, *auth, registry.Push)
+	to, err := a.importer.Client.Open(ctx, ref, auth, registry.Push)
 	if err != nil {
 		return api.ExportResult{}, err
 	}

@@ -162,8 +162,9 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 		return nil, err
 	}
 	built.later("node", func(context.Context) error { machine.Close(); return nil })
+	incoming := &importer.Importer{Images: images, Memo: imports, TempDir: data("scratch"), Layers: known}
 	builder, err := build.New(build.Options{
-		Images: images, Dir: data("build"), Executor: machine, Blobs: openBlob(uploads), Log: part("build"),
+		Images: images, Dir: data("build"), Executor: machine, Blobs: openBlob(uploads), Containers: containers{incoming}, Log: part("build"),
 		Share: !origin.place.Own,
 	})
 	if err != nil {
@@ -200,7 +201,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 		images: images, node: machine, files: files, cache: cache, builder: builder,
 		temp:     data("scratch"),
 		profiles: profiles,
-		importer: &importer.Importer{Images: images, Memo: imports, TempDir: data("scratch"), Layers: known},
+		importer: incoming,
 	}
 	built.backend = api.Backend{
 		Functions: calls, History: calls, Images: pictures, Builder: pictures, Importer: pictures, Exchange: pictures, Blobs: uploads,

@@ -25,7 +25,7 @@ func TestDockerfile(t *testing.T) {
 	program, err := os.ReadFile(guest(t))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "probe"), program, 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM scratch\nARG WHAT=nothing\nENV WHAT=$WHAT\nCOPY probe /probe\nENTRYPOINT [\"/probe\"]\nCMD [\"echo\", \"built\"]\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM scratch\nARG WHAT=nothing\nENV WHAT=$WHAT\nCOPY probe /probe\nRUN [\"/probe\", \"echo\", \"hello from $WHAT\"]\nENTRYPOINT [\"/probe\"]\nCMD [\"echo\", \"built\"]\n"), 0o600))
 
 	var built imported
 	s.ask(t, &built, "image", "build", "-t", "app", "--builder", "buildah", "--build-arg", "WHAT=something", dir)

@@ -1,5 +1,6 @@
 // Package build makes images step by step out of a Definition: a base (a small
-// Debian, or an image that is there) and what to install, run, add and set on it.
+// Debian, an image that is there or in a registry, what a Dockerfile makes) and what to
+// install, run, add and set on it.
 //
 // # Steps
 //
@@ -60,7 +61,9 @@ type Options struct {
 	Executor Executor
 	// Blobs opens uploaded content by its name, "sha256:HEX".
 	Blobs func(ctx context.Context, workspace, id string) (io.ReadCloser, error)
-	Log   *slog.Logger // nil: slog.Default()
+	// Containers brings container images in.
+	Containers Containers
+	Log        *slog.Logger // nil: slog.Default()
 	// Share tells other machines of the same store which image a step made, and asks
 	// them: a new machine then builds nothing that another has built.
 	Share bool
@@ -154,9 +157,13 @@ type run struct {
 
 // base begins.
 func (r *run) base(ctx context.Context, base Base) error {
-	text := "image " + base.Name
-	if base.Kind == FromImage {
-		r.begin(text, true)
+	switch base.Kind {
+	case FromRegistry:
+		return r.fromRegistry(ctx, base.Ref)
+	case FromDockerfile:
+		return r.fromDockerfile(ctx, base)
+	case FromImage:
+		r.begin("image "+base.Name, true)
 		img, err := r.b.opts.Images.Get(ctx, image.Ref{Workspace: r.workspace, Name: base.Name})
 		if err != nil {
 			return fault.Wrap(err, "build on", "image "+base.Name)
@@ -167,7 +174,7 @@ func (r *run) base(ctx context.Context, base Base) error {
 	if err != nil {
 		return invalid("the base", err)
 	}
-	text = fmt.Sprintf("Debian %s with Python %s", rel.suite, rel.python)
+	text := fmt.Sprintf("Debian %s with Python %s", rel.suite, rel.python)
 	img, err := r.make(ctx, r.b.baseKey(r.workspace, rel), text, true, func(ctx context.Context, out *output) (*image.Image, error) {
 		return r.b.debian(ctx, r.workspace, rel, out)
 	})
@@ -265,8 +272,7 @@ func (r *run) make(ctx context.Context, key store.Digest, text string, visible b
 	if err != nil || img != nil {
 		return img, err
 	}
-	began := time.Now()
-	d, err := r.b.flights.do(ctx, key, func(ctx context.Context, out *output) (store.Digest, error) {
+	return r.flight(ctx, key, text, visible, func(ctx context.Context, out *output) (store.Digest, error) {
 		// Somebody may have been faster.
 		img, err := r.b.recall(ctx, r.workspace, key)
 		if err == nil && img == nil {
@@ -280,14 +286,20 @@ func (r *run) make(ctx context.Context, key store.Digest, text string, visible b
 			return store.Digest{}, err
 		}
 		return img.Digest, nil
-	}, func(p []byte) { r.events(Event{Kind: Output, Log: p}) })
+	})
+}
+
+// flight gives the image that work makes under a key, or is making for somebody else.
+func (r *run) flight(ctx context.Context, key store.Digest, text string, visible bool, do work) (*image.Image, error) {
+	began := time.Now()
+	d, err := r.b.flights.do(ctx, key, do, func(p []byte) { r.events(Event{Kind: Output, Log: p}) })
 	if err != nil {
 		if visible {
 			err = fmt.Errorf("step %d of %d, %s: %w", r.index, r.total, text, err)
 		}
 		return nil, err
 	}
-	img, err = r.b.opts.Images.Get(ctx, image.Ref{Workspace: r.workspace, Name: d.String()})
+	img, err := r.b.opts.Images.Get(ctx, image.Ref{Workspace: r.workspace, Name: d.String()})
 	if err == nil && visible {
 		r.events(Event{Kind: Progress, Text: fmt.Sprintf("image %s: %d files, %d MiB, after %.1f s",
 			d.Short(), img.Manifest.Files, img.Manifest.Bytes>>20, time.Since(began).Seconds())})

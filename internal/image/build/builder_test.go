@@ -28,7 +28,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bench is a Builder with a store, an image "base" and a scripted executor.
 type bench struct {
-	share bool
+	share      bool
+	containers Containers
 	*Builder
 	t      *testing.T
 	dir    string
@@ -112,7 +113,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) open() {
 	var err error
 	b.Builder, err = New(Options{
-		Images: b.images, Dir: filepath.Join(b.dir, "build"), Executor: b.exec, Share: b.share,
+		Images: b.images, Dir: filepath.Join(b.dir, "build"), Executor: b.exec, Share: b.share, Containers: b.containers,
 		Blobs: func(_ context.Context, workspace, id string) (io.ReadCloser, error) {
 			data, ok := b.blobs[workspace+" "+id]
 			if !ok {
@@ -148,8 +149,12 @@ func (b *bench) blob(data []byte) string {
 
 // build builds on "base".
 func (b *bench) build(steps ...Instruction) (*image.Image, error) {
+	return b.define(Definition{Base: Base{Kind: FromImage, Name: "base"}, Steps: steps})
+}
+
+func (b *bench) define(d Definition) (*image.Image, error) {
 	b.events = nil
-	return b.Build(b.t.Context(), "default", Definition{Base: Base{Kind: FromImage, Name: "base"}, Steps: steps}, func(e Event) {
+	return b.Build(b.t.Context(), "default", d, func(e Event) {
 		switch e.Kind {
 		case StepBegins:
 			cached := ""

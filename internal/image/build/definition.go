@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/image/registry"
 )
 
 // Definition says how an image is made: from a base, by steps in order. Its JSON
@@ -28,6 +29,11 @@ type Base struct {
 	Suite         string   `json:"suite,omitempty"`          // of debian_slim: bookworm, ...
 	PythonVersion string   `json:"python_version,omitempty"` // of debian_slim: "3.11"; "" is the suite's
 	Name          string   `json:"name,omitempty"`           // of image: a name or digest in the workspace
+	Ref           string   `json:"ref,omitempty"`            // of registry: as docker takes it
+
+	Dockerfile string            `json:"dockerfile,omitempty"` // of dockerfile: its text
+	Context    string            `json:"context,omitempty"`    // of dockerfile: "sha256:HEX" of a tar of the directory that it copies from; "" is an empty one
+	BuildArgs  map[string]string `json:"build_args,omitempty"` // of dockerfile: for its ARGs
 }
 
 // BaseKind tells bases apart.
@@ -37,6 +43,9 @@ type BaseKind string
 const (
 	DebianSlim BaseKind = "debian_slim" // a Debian with Python and pip, and little else
 	FromImage  BaseKind = "image"       // an image of the workspace
+
+	FromRegistry   BaseKind = "registry"   // a container image of a registry
+	FromDockerfile BaseKind = "dockerfile" // what a Dockerfile makes
 )
 
 // Instruction is one step of a definition. Only the fields of its kind are set.
@@ -77,6 +86,9 @@ var instructionFields = map[Kind]map[string]bool{
 var baseFields = map[BaseKind]map[string]bool{
 	DebianSlim: {"suite": true, "python_version": true},
 	FromImage:  {"name": false},
+
+	FromRegistry:   {"ref": false},
+	FromDockerfile: {"dockerfile": false, "context": true, "build_args": true},
 }
 
 // Bounds of a definition: far beyond what people write, and small enough to be handled in one piece.
@@ -224,8 +236,38 @@ func (b Base) validate() error {
 			return errors.New("the image's name is empty")
 		}
 		return nil
+	case FromRegistry:
+		_, err := registry.ParseRef(b.Ref, false)
+		return err
+	case FromDockerfile:
+		return b.validateDockerfile()
 	}
 	return fmt.Errorf("the kind %q is not known", b.Kind)
+}
+
+func (b Base) validateDockerfile() error {
+	switch {
+	case strings.TrimSpace(b.Dockerfile) == "":
+		return errors.New("the Dockerfile is empty")
+	case len(b.Dockerfile) > maxWordLength:
+		return fmt.Errorf("the Dockerfile has %d bytes; %d are the most", len(b.Dockerfile), maxWordLength)
+	case b.Context != "" && !blobName.MatchString(b.Context):
+		return fmt.Errorf("the context %q is not sha256: and 64 hexadecimal digits", b.Context)
+	}
+	return variables(b.BuildArgs)
+}
+
+// variables checks names and values of an environment.
+func variables(vars map[string]string) error {
+	for _, name := range sortedKeys(vars) {
+		if !envName.MatchString(name) {
+			return fmt.Errorf("%q is not a name for an environment variable: letters, digits and '_', no digit first", name)
+		}
+		if strings.ContainsRune(vars[name], 0) || len(vars[name]) > maxCommandLen {
+			return fmt.Errorf("the value of %s holds a NUL or is longer than %d bytes", name, maxCommandLen)
+		}
+	}
+	return nil
 }
 
 func (s Instruction) validate() error {
@@ -256,15 +298,7 @@ func (s Instruction) validate() error {
 		if len(s.Vars) == 0 {
 			return errors.New("vars is empty")
 		}
-		for _, name := range sortedKeys(s.Vars) {
-			if !envName.MatchString(name) {
-				return fmt.Errorf("%q is not a name for an environment variable: letters, digits and '_', no digit first", name)
-			}
-			if strings.ContainsRune(s.Vars[name], 0) || len(s.Vars[name]) > maxCommandLen {
-				return fmt.Errorf("the value of %s holds a NUL or is longer than %d bytes", name, maxCommandLen)
-			}
-		}
-		return nil
+		return variables(s.Vars)
 	case Workdir:
 		switch {
 		case !strings.HasPrefix(s.Path, "/"):

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"path"
@@ -204,14 +203,11 @@ func (b *Builder) mirrors(ctx context.Context, parent *image.Image, host *hostco
 // to be right before anything of it counts.
 func (b *Builder) add(ctx context.Context, workspace string, parent *image.Image, config image.Config, s Instruction) (*image.Image, error) {
 	err := b.readBlob(ctx, workspace, s.Blob, func(r io.Reader) error {
-		hash := sha256.New()
-		if _, err := io.Copy(hash, r); err != nil {
+		sum := &checked{ctx, r, sha256.New()}
+		if err := drained(sum); err != nil {
 			return err
 		}
-		if got := "sha256:" + hex.EncodeToString(hash.Sum(nil)); got != s.Blob {
-			return fault.New(fault.Corrupt, "its content has the digest %s", got).WithHint("Build the image again: the files are uploaded anew.")
-		}
-		return nil
+		return sum.is(s.Blob)
 	})
 	if err != nil {
 		return nil, err
