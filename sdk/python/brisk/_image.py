@@ -31,7 +31,7 @@ class Image:
     _sources: tuple[str, ...]
 
     def __init__(self) -> None:
-        raise exception.InvalidError("an Image begins with Image.debian_slim() or Image.from_name(...)")
+        raise exception.InvalidError("an Image begins with Image.debian_slim() or one of Image.from_...(...)")
 
     @classmethod
     def _make(cls, base: Mapping[str, Any], steps: tuple[Mapping[str, Any], ...], sources: tuple[str, ...]) -> Image:
@@ -61,6 +61,39 @@ class Image:
         """
         _strings("name", [name])
         return Image._make({"kind": "image", "name": name}, (), ())
+
+    @staticmethod
+    def from_registry(ref: str) -> Image:
+        """A container image of a registry.
+
+        What the reference means is asked at each build, and what it led to before is not fetched again. The server
+        looks for credentials where docker keeps them, for the user whom it runs as.
+
+        Args:
+            ref: as docker takes it: "python:3.12-slim", "ghcr.io/org/app:1", "localhost:5000/app@sha256:...". The
+                image must hold a python3 to run functions.
+        """
+        _strings("ref", [ref])
+        return Image._make({"kind": "registry", "ref": ref}, (), ())
+
+    @staticmethod
+    def from_dockerfile(
+        path: str, context_dir: Optional[str] = None, build_args: Optional[Mapping[str, str]] = None
+    ) -> Image:
+        """What a Dockerfile makes.
+
+        It is built on the server's machine by buildah, docker or buildctl, whichever is installed, outside of Brisk's
+        sandboxes; and again when the Dockerfile, the arguments or a file of the context have changed.
+
+        Args:
+            path: of the Dockerfile, here. The image that it makes must hold a python3 to run functions.
+            context_dir: the directory that COPY and ADD copy from; default the one that the Dockerfile is in. What
+                its .dockerignore names (or that of the Dockerfile: NAME.dockerignore) stays here.
+            build_args: values for ARG.
+        """
+        base: dict[str, Any] = {"kind": "dockerfile", "path": _here(path), "build_args": check_env(build_args or {})}
+        base["context"] = os.path.dirname(base["path"]) if context_dir is None else _here(context_dir)
+        return Image._make(base, (), ())
 
     def apt_install(self, *packages: str) -> Image:
         """Install Debian packages.
@@ -176,7 +209,8 @@ class Image:
         return self._with({"kind": kind, key: list(values), **more}) if values else self
 
     def __repr__(self) -> str:
-        parts = [str(self._base.get("suite") or self._base.get("name")), *(str(step["kind"]) for step in self._steps)]
+        begin = [str(self._base[name]) for name in ("suite", "name", "ref", "path") if name in self._base]
+        parts = [*begin, *(str(step["kind"]) for step in self._steps)]
         return f"<brisk.Image {' + '.join(parts)}>"
 
 

@@ -24,7 +24,27 @@ def resolve(image: Image, client: Client) -> dict[str, Any]:
     Raises:
         exception.InvalidError: a local file is missing or unusable.
     """
-    return {"base": dict(image._base), "steps": [_step(dict(step), client) for step in image._steps]}
+    return {"base": _base(dict(image._base), client), "steps": [_step(dict(step), client) for step in image._steps]}
+
+
+def _base(base: dict[str, Any], client: Client) -> dict[str, Any]:
+    if base["kind"] != "dockerfile":
+        return base
+    path, context = base["path"], base["context"]
+    text = _read("Dockerfile", path)
+    candidates = [f"{path}.dockerignore", os.path.join(context, ".dockerignore")]
+    patterns = next((_read("patterns", name) for name in candidates if os.path.exists(name)), "")
+    with _tar.pack(_tar.walk_context(context, patterns), modes=True) as blob:
+        client.put_blob(blob.digest, blob.file, blob.size)
+        return {"kind": "dockerfile", "dockerfile": text, "context": blob.digest, "build_args": base["build_args"]}
+
+
+def _read(what: str, path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise exception.InvalidError(f"cannot read the {what} in {path}: {exc}") from None
 
 
 def _step(step: dict[str, Any], client: Client) -> dict[str, Any]:
@@ -55,11 +75,7 @@ def read_requirements(path: str, options: list[str]) -> dict[str, Any]:
     Raises:
         exception.InvalidError: it cannot be read, or holds what has no meaning outside of a file.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise exception.InvalidError(f"cannot read the requirements in {path}: {exc}") from None
+    text = _read("requirements", path)
     packages: list[str] = []
     found: list[str] = []
     for line in text.replace("\\\n", " ").splitlines():

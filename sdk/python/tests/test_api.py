@@ -54,7 +54,9 @@ METHODS = {
         "apt_install",
         "debian_slim",
         "env",
+        "from_dockerfile",
         "from_name",
+        "from_registry",
         "imports",
         "pip_install",
         "pip_install_from_requirements",
@@ -214,6 +216,8 @@ def test_images_are_immutable() -> None:
     assert base.pip_install() is base
     assert repr(first.env({"A": "1"})) == "<brisk.Image bookworm + apt_install + env>"
     assert pickle.loads(pickle.dumps(first))._steps == first._steps
+    assert repr(brisk.Image.from_registry("python:3.12").workdir("/x")) == "<brisk.Image python:3.12 + workdir>"
+    assert repr(brisk.Image.from_dockerfile("/a/Dockerfile")) == "<brisk.Image /a/Dockerfile>"
     with pytest.raises(exception.InvalidError, match="begins with"):
         brisk.Image()
 
@@ -231,6 +235,9 @@ def test_images_are_immutable() -> None:
         lambda image: image.add_local_python_source("a.b"),
         lambda _: brisk.Image.debian_slim(python_version=3.11),  # type: ignore[arg-type]
         lambda _: brisk.Image.from_name(""),
+        lambda _: brisk.Image.from_registry(""),
+        lambda _: brisk.Image.from_dockerfile("", build_args={"A": "1"}),
+        lambda _: brisk.Image.from_dockerfile("Dockerfile", build_args={"A": 1}),  # type: ignore[dict-item]
     ],
 )
 def test_wrong_images(build: Any) -> None:

@@ -490,6 +490,37 @@ def f():
     assert sorted(code_of(server)) == ["m.py", "single.py", "tool/__init__.py", "tool/late.py"]
 
 
+def test_images_that_others_made(project: Project, server: FakeServer) -> None:
+    project.write("docker/Dockerfile", "FROM scratch\nCOPY a.txt /\n")
+    project.write("src/a.txt", "A")
+    project.write("src/skip.log", "")
+    project.write("src/.dockerignore", "*.log\n")
+    project.write(
+        "m.py",
+        HEAD
+        + """
+pulled = brisk.Image.from_registry("python:3.12-slim").env({"A": "b"})
+built = brisk.Image.from_dockerfile("docker/Dockerfile", context_dir="src", build_args={"V": "1"})
+@app.function(image=IMAGE)
+def f():
+    return 1
+""",
+    )
+    source = (project.directory / "m.py").read_text()
+    for name in ("pulled", "built"):
+        project.write("m.py", source.replace("IMAGE", name))
+        assert project.run("m.py").code == 0
+    pulled, built = (image["base"] for image in server.images.values())
+    assert pulled == {"kind": "registry", "ref": "python:3.12-slim"}
+    with tarfile.open(fileobj=io.BytesIO(server.blobs[built.pop("context")])) as tar:
+        assert tar.getnames() == ["a.txt"]
+    assert built == {"kind": "dockerfile", "dockerfile": "FROM scratch\nCOPY a.txt /\n", "build_args": {"V": "1"}}
+    project.write("m.py", HEAD + "@app.function(image=brisk.Image.from_dockerfile('gone'))\ndef f(): pass\n")
+    ended = project.run("m.py")
+    assert ended.code == 2
+    assert f"cannot read the Dockerfile in {project.directory}/gone" in ended.err
+
+
 def test_local_files_of_an_image(project: Project, server: FakeServer) -> None:
     project.write("data/a.txt", "A")
     project.write("data/skip.log", "")

@@ -116,3 +116,37 @@ def test_unusable_sources(tmp_path: Path) -> None:
 def test_the_root_as_destination(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("")
     assert list(_tar.walk(str(tmp_path), "/")) == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        ("", "a.txt b b/c b/c/d.txt b/e.pyc k.key"),
+        ("# all\n\n*.txt\n", "b b/c b/c/d.txt b/e.pyc k.key"),
+        ("**/*.txt\n/k.key\n", "b b/c b/e.pyc"),
+        ("b/\n", "a.txt k.key"),
+        ("b\n!b/c/d.txt\n", "a.txt b b/c b/c/d.txt k.key"),
+        ("*\n!b/c\nb/c/d*\n", "b b/c"),
+        ("**\n!a.txt\n", "a.txt"),
+        ("b/?.pyc\n./b/../a.txt\n", "b b/c b/c/d.txt k.key"),
+    ],
+)
+def test_context_of_a_dockerfile(tmp_path: Path, patterns: str, names: str) -> None:
+    for name in ("a.txt", "b/c/d.txt", "b/e.pyc", "k.key", ".dockerignore"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert " ".join(sorted(_tar.walk_context(str(tmp_path), patterns))) == names
+
+
+def test_modes_are_kept_on_request(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "a").chmod(0o640)
+    with _tar.pack({"a": str(tmp_path / "a")}, modes=True) as blob:
+        blob.file.seek(0)
+        with tarfile.open(fileobj=blob.file) as tar:
+            assert tar.getmember("a").mode == 0o640
+
+
+def test_a_context_that_is_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(exception.InvalidError, match="is not a directory"):
+        _tar.walk_context(str(tmp_path / "none"), "")
