@@ -24,11 +24,17 @@ const recentChunks = 16
 type Blocks struct {
 	dev     *device
 	touches touches
-	read    func(ctx context.Context, c store.Chunk, dst []byte) (store.Tier, error)
+	source  source
 	recent  [recentChunks]recentChunk
 	free    sync.Pool // of *[]byte, ChunkSize long
 	stats   struct{ originBytes, originChunks, peerBytes, peerChunks, cacheBytes, cacheChunks atomic.Int64 }
 	failed  atomic.Pointer[error]
+}
+
+// source is where chunks come from: a store.Reader.
+type source interface {
+	ReadChunk(ctx context.Context, c store.Chunk, dst []byte) (store.Tier, error)
+	ReadPart(c store.Chunk, dst []byte, off int64) bool
 }
 
 // recentChunk is a chunk that was read lately; chunk i is remembered at i modulo
@@ -40,16 +46,16 @@ type recentChunk struct {
 }
 
 // BlockStats counts what has been read of an image, by where it came from, since
-// it was first asked for its blocks. Chunks that a Blocks remembers are not
-// counted again.
+// it was first asked for its blocks. Chunks that a Blocks remembers are not counted
+// again; of those that the cache gives parts of, the bytes are.
 type BlockStats struct {
 	OriginBytes, OriginChunks int64
 	PeerBytes, PeerChunks     int64
 	CacheBytes, CacheChunks   int64
 }
 
-func newBlocks(dev *device, read func(context.Context, store.Chunk, []byte) (store.Tier, error)) *Blocks {
-	b := &Blocks{dev: dev, read: read, touches: newTouches(len(dev.chunks))}
+func newBlocks(dev *device, source source) *Blocks {
+	b := &Blocks{dev: dev, source: source, touches: newTouches(len(dev.chunks))}
 	b.free.New = func() any {
 		p := make([]byte, store.ChunkSize)
 		return &p
@@ -91,10 +97,10 @@ func (b *Blocks) ReadAt(ctx context.Context, p []byte, off int64) error {
 		b.touches.note(i)
 	}
 	var err error
-	if off+int64(len(p)) <= b.Offset(first+1) {
-		err = b.part(ctx, first, p, off-b.Offset(first))
-	} else {
+	if at := off - b.Offset(first); off+int64(len(p)) > b.Offset(first+1) {
 		err = b.span(ctx, first, p, off)
+	} else if !b.near(first, p, at) {
+		err = b.part(ctx, first, p, at)
 	}
 	if err != nil && ctx.Err() == nil {
 		failure := err // its own, so that a read without a failure allocates nothing
@@ -107,7 +113,8 @@ func (b *Blocks) ReadAt(ctx context.Context, p []byte, off int64) error {
 // failure has another pointer. The kernel gives those who read a file EIO only.
 func (b *Blocks) Failure() *error { return b.failed.Load() }
 
-// span reads from several chunks.
+// span reads from several chunks. What is here and verified is read one after the
+// other: the disk's read-ahead likes that, and handing it to goroutines costs more.
 func (b *Blocks) span(ctx context.Context, first int, p []byte, off int64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readParallel)
@@ -116,40 +123,65 @@ func (b *Blocks) span(ctx context.Context, first int, p []byte, off int64) error
 		n := min(int64(len(p)), b.Offset(i+1)-off)
 		piece := p[:n]
 		p, off = p[n:], off+n
-		g.Go(func() error { return b.part(ctx, i, piece, at) })
+		if !b.near(i, piece, at) {
+			g.Go(func() error { return b.part(ctx, i, piece, at) })
+		}
 	}
 	return g.Wait()
 }
 
-// part fills p from chunk i and the zeros behind it, beginning at byte at of it.
-func (b *Blocks) part(ctx context.Context, i int, p []byte, at int64) error {
+// near fills p from chunk i and the zeros behind it, beginning at byte at of it, if
+// that needs no verification: the chunk was read lately, or the cache has verified
+// it. The kernel asks for 64 KiB at a time of a file of which it has read little,
+// and for both halves of a chunk at once; so parts are read as such.
+func (b *Blocks) near(i int, p []byte, at int64) bool {
 	c := b.dev.chunks[i]
-	size := int64(c.Size)
-	if end := at + int64(len(p)); end > size {
-		clear(p[max(size-at, 0):])
-		p = p[:max(size-at, 0)]
+	p = within(c, p, at)
+	if len(p) == 0 || len(p) < int(c.Size) && b.remembered(i, p, at) {
+		return true
 	}
-	if len(p) == 0 {
-		return nil
+	if !b.source.ReadPart(c, p, at) {
+		return false
 	}
-	if int64(len(p)) == size {
-		return b.load(ctx, c, p)
+	b.stats.cacheBytes.Add(int64(len(p)))
+	if len(p) == int(c.Size) {
+		b.stats.cacheChunks.Add(1)
 	}
+	return true
+}
+
+// within gives what of p, at byte at of a chunk, lies in it, and clears the rest.
+func within(c store.Chunk, p []byte, at int64) []byte {
+	n := max(0, min(int64(len(p)), int64(c.Size)-at))
+	clear(p[n:])
+	return p[:n]
+}
+
+// remembered fills p from chunk i if it was read lately.
+func (b *Blocks) remembered(i int, p []byte, at int64) bool {
 	r := &b.recent[i%recentChunks]
 	r.mu.Lock()
-	if r.data != nil && r.index == i {
-		copy(p, (*r.data)[at:])
-		r.mu.Unlock()
-		return nil
+	defer r.mu.Unlock()
+	if r.data == nil || r.index != i {
+		return false
 	}
-	r.mu.Unlock()
+	copy(p, (*r.data)[at:])
+	return true
+}
 
+// part does what near does with a chunk that has to be read whole.
+func (b *Blocks) part(ctx context.Context, i int, p []byte, at int64) error {
+	c := b.dev.chunks[i]
+	if p = within(c, p, at); len(p) == int(c.Size) {
+		return b.load(ctx, c, p)
+	}
 	data := b.free.Get().(*[]byte)
-	if err := b.load(ctx, c, (*data)[:size]); err != nil {
+	if err := b.load(ctx, c, (*data)[:c.Size]); err != nil {
 		b.free.Put(data)
 		return err
 	}
-	copy(p, (*data)[at:size])
+	copy(p, (*data)[at:c.Size])
+	r := &b.recent[i%recentChunks]
 	r.mu.Lock()
 	r.index, r.data, data = i, data, r.data
 	r.mu.Unlock()
@@ -161,7 +193,7 @@ func (b *Blocks) part(ctx context.Context, i int, p []byte, at int64) error {
 
 // load reads one whole chunk and counts it.
 func (b *Blocks) load(ctx context.Context, c store.Chunk, dst []byte) error {
-	tier, err := b.read(ctx, c, dst)
+	tier, err := b.source.ReadChunk(ctx, c, dst)
 	switch {
 	case err != nil:
 		return err

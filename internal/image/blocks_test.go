@@ -29,11 +29,39 @@ func testDevice(sizes []int) ([]byte, *Blocks) {
 	if err != nil {
 		panic(err)
 	}
-	return all, newBlocks(dev, func(_ context.Context, c store.Chunk, dst []byte) (store.Tier, error) {
-		copy(dst, m[c.Digest])
-		return store.FromCache, nil
-	})
+	return all, newBlocks(dev, m)
 }
+
+// ReadChunk and ReadPart make memory a source of Blocks.
+func (m memory) ReadChunk(_ context.Context, c store.Chunk, dst []byte) (store.Tier, error) {
+	copy(dst, m[c.Digest])
+	return store.FromCache, nil
+}
+
+// ReadPart gives parts of half of the chunks; the others have to be read whole.
+func (m memory) ReadPart(c store.Chunk, dst []byte, off int64) bool {
+	if c.Digest[0]%2 == 0 {
+		return false
+	}
+	copy(dst, m[c.Digest][off:])
+	return true
+}
+
+// brokenChunk is a source that fails for one chunk.
+type brokenChunk struct {
+	memory
+	chunk store.Chunk
+	err   error
+}
+
+func (b brokenChunk) ReadChunk(ctx context.Context, c store.Chunk, dst []byte) (store.Tier, error) {
+	if c == b.chunk {
+		return 0, b.err
+	}
+	return b.memory.ReadChunk(ctx, c, dst)
+}
+
+func (b brokenChunk) ReadPart(store.Chunk, []byte, int64) bool { return false }
 
 func TestBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -91,13 +119,7 @@ func TestBlocksStats(t *testing.T) {
 func TestBlocksFailure(t *testing.T) {
 	broken := errors.New("broken")
 	_, b := testDevice([]int{store.ChunkSize, store.ChunkSize, store.ChunkSize})
-	read := b.read
-	b.read = func(ctx context.Context, c store.Chunk, dst []byte) (store.Tier, error) {
-		if c == b.dev.chunks[1] {
-			return 0, broken
-		}
-		return read(ctx, c, dst)
-	}
+	b.source = brokenChunk{b.source.(memory), b.dev.chunks[1], broken}
 	require.ErrorIs(t, b.ReadAt(t.Context(), make([]byte, b.Size()), 0), broken)
 	require.ErrorIs(t, b.ReadAt(t.Context(), make([]byte, 10), store.ChunkSize), broken)
 	require.NoError(t, b.ReadAt(t.Context(), make([]byte, 10), 0))

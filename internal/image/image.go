@@ -112,7 +112,7 @@ func (i *Image) Blocks(ctx context.Context) (*Blocks, error) {
 	if dev.blocks() != i.Manifest.DeviceBlocks {
 		return nil, i.wrap(fault.New(fault.Corrupt, "the manifest says %d blocks, the chunk table %d", i.Manifest.DeviceBlocks, dev.blocks()), "open")
 	}
-	i.device.blocks = newBlocks(dev, i.store.Reader(i.Manifest.Packs, dev.chunks).ReadChunk)
+	i.device.blocks = newBlocks(dev, i.store.Reader(i.Manifest.Packs, dev.chunks))
 	return i.device.blocks, nil
 }
 
@@ -122,7 +122,7 @@ func (i *Image) ReadChunk(ctx context.Context, c store.Chunk, dst []byte) (store
 	if err != nil {
 		return store.FromOrigin, err
 	}
-	return blocks.read(ctx, c, dst)
+	return blocks.source.ReadChunk(ctx, c, dst)
 }
 
 // Content reads all of a regular file of the image: a small one.
@@ -135,7 +135,7 @@ func (i *Image) Content(ctx context.Context, n *Node) ([]byte, error) {
 	for _, c := range n.File().Chunks {
 		at := len(content)
 		content = append(content, make([]byte, c.Size)...)
-		if _, err := blocks.read(ctx, c, content[at:]); err != nil {
+		if _, err := blocks.source.ReadChunk(ctx, c, content[at:]); err != nil {
 			return nil, i.wrap(err, "read a file of")
 		}
 	}

@@ -241,28 +241,35 @@ func (s *server) failed(f *file, err error) {
 		"image", f.id, "class", string(fault.ClassOf(err)), "error", err)
 }
 
-// buffers are those of READs, of two sizes: most reads are of a chunk or less.
-var buffers bufferPools
+// buffers are those of READs, of two sizes: most reads are of a chunk or less. A
+// few are kept from the garbage collector, whom a sequential read would otherwise
+// have run every few requests, throwing away what the next ones need.
+var buffers = bufferPools{chunk: make(chan []byte, 16), whole: make(chan []byte, 4)}
 
-type bufferPools struct{ chunk, whole sync.Pool }
+type bufferPools struct{ chunk, whole chan []byte }
 
 const chunkBuffer = 128 << 10
 
 func (p *bufferPools) get(n int) []byte {
-	pool, size := &p.chunk, chunkBuffer
+	pool, size := p.chunk, chunkBuffer
 	if n > chunkBuffer {
-		pool, size = &p.whole, maxRead
+		pool, size = p.whole, maxRead
 	}
-	if b, ok := pool.Get().(*[]byte); ok {
-		return *b
+	select {
+	case b := <-pool:
+		return b
+	default:
+		return make([]byte, size)
 	}
-	return make([]byte, size)
 }
 
 func (p *bufferPools) put(b []byte) {
+	pool := p.whole
 	if len(b) == chunkBuffer {
-		p.chunk.Put(&b)
-	} else {
-		p.whole.Put(&b)
+		pool = p.chunk
+	}
+	select {
+	case pool <- b:
+	default:
 	}
 }

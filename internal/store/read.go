@@ -14,7 +14,7 @@ import (
 
 // Stats are counts since opening, but for the last four.
 type Stats struct {
-	CacheReads, CacheBytes   int64 // chunks served by the cache
+	CacheReads, CacheBytes   int64 // chunks, or parts of them, served by the cache
 	PeerReads, PeerBytes     int64 // chunks fetched from other machines
 	OriginReads, OriginBytes int64 // chunks fetched from the origin, in plain bytes
 	StoredBytes              int64 // the same, as they were transferred
@@ -178,6 +178,16 @@ func (s *Store) fromCache(c Chunk, dst []byte) bool {
 		s.counters.cacheBytes.Add(int64(c.Size))
 	}
 	return ok
+}
+
+// readPart fills dst from the byte at off of a chunk, if the cache has it verified already.
+func (s *Store) readPart(c Chunk, dst []byte, off int64) bool {
+	if s.opts.Cache == nil || !s.opts.Cache.ReadPart(c, dst, off) {
+		return false
+	}
+	s.counters.cacheReads.Add(1)
+	s.counters.cacheBytes.Add(int64(len(dst)))
+	return true
 }
 
 // fly is a flight's course.

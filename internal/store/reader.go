@@ -26,3 +26,7 @@ func (s *Store) Reader(packs []Digest, chunks []Chunk) *Reader {
 func (r *Reader) ReadChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error) {
 	return r.s.readChunk(ctx, c, dst)
 }
+
+// ReadPart fills dst from the byte at off of a chunk of the image and reports
+// whether it could: only the cache may be asked, and only for what it need not verify first.
+func (r *Reader) ReadPart(c Chunk, dst []byte, off int64) bool { return r.s.readPart(c, dst, off) }

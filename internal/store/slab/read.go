@@ -52,6 +52,29 @@ func (s *Slab) Read(c store.Chunk, dst []byte) (bool, error) {
 	return true, nil
 }
 
+// ReadPart implements store.Cache.
+func (s *Slab) ReadPart(c store.Chunk, dst []byte, off int64) bool {
+	s.mu.RLock()
+	_, e := s.table.find(c.Digest)
+	if s.closed || e == nil || !e.here() || e.state&stateChecked == 0 || e.place.size != c.Size ||
+		off < 0 || off > int64(c.Size)-int64(len(dst)) {
+		s.mu.RUnlock()
+		return false
+	}
+	p := e.place
+	s.clock.touch(&e.used)
+	grace := &s.grace[s.epoch]
+	grace.RLock()
+	s.mu.RUnlock()
+	_, err := s.data.ReadAt(dst, p.offset()+off)
+	grace.RUnlock()
+	if err != nil {
+		return false // Read finds out what is wrong
+	}
+	s.counters.hits.Add(1)
+	return true
+}
+
 var errMismatch = errors.New("its content does not match its digest")
 
 // checked remembers that the bytes at p are right.

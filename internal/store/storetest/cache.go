@@ -17,6 +17,7 @@ func TestCache(t *testing.T, open func(t *testing.T) store.Cache) {
 	tests := map[string]func(*testing.T, store.Cache){
 		"Sizes":       cacheSizes,
 		"Absent":      cacheAbsent,
+		"Parts":       cacheParts,
 		"Twice":       cacheTwice,
 		"OwnsNothing": cacheOwnsNothing,
 		"Invalid":     cacheInvalid,
@@ -95,6 +96,32 @@ func cacheAbsent(t *testing.T, m store.Cache) {
 	wantAbsent(t, m, store.Chunk{Digest: c.Digest, Size: 4999})
 	wantCached(t, m, c, data)
 	if st := m.Stats(); st.Misses != 2 || st.Hits != 1 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+func cacheParts(t *testing.T, m store.Cache) {
+	c, data := Piece(1, 100_000)
+	dst := make([]byte, 4096)
+	if m.ReadPart(c, dst, 0) {
+		t.Fatal("has part of what it has not")
+	}
+	keep(t, m, c, data)
+	for _, off := range []int64{0, 1, 4096, 100_000 - 4096} {
+		clear(dst)
+		if !m.ReadPart(c, dst, off) || !bytes.Equal(dst, data[off:off+4096]) {
+			t.Fatalf("part at %d: not there, or wrong", off)
+		}
+	}
+	for _, off := range []int64{-1, 100_000 - 4095, 100_000, 1 << 62} {
+		if m.ReadPart(c, dst, off) {
+			t.Fatalf("part at %d: it is outside", off)
+		}
+	}
+	if m.ReadPart(store.Chunk{Digest: c.Digest, Size: 99_999}, dst, 0) {
+		t.Fatal("has part of a chunk of another size")
+	}
+	if st := m.Stats(); st.Hits != 4 || st.Misses != 0 {
 		t.Fatalf("%+v", st)
 	}
 }

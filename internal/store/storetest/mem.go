@@ -232,6 +232,19 @@ func (m *MemCache) Read(c store.Chunk, dst []byte) (bool, error) {
 	return true, nil
 }
 
+// ReadPart implements store.Cache.
+func (m *MemCache) ReadPart(c store.Chunk, dst []byte, off int64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, ok := m.chunks[c.Digest]
+	if !ok || len(b) != int(c.Size) || off < 0 || off > int64(len(b)-len(dst)) {
+		return false
+	}
+	m.stats.Hits++
+	copy(dst, b[off:])
+	return true
+}
+
 // Write implements store.Cache.
 func (m *MemCache) Write(c store.Chunk, data []byte) error {
 	if c.Size == 0 || c.Size > store.ChunkSize || len(data) != int(c.Size) || c.Digest.IsZero() {
