@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -65,7 +66,14 @@ directory, 6 if the machine lacks something.`,
 	return c
 }
 
+// collectAt is the garbage, in per cent of what is in use, that the server collects
+// at. Most of what it holds is indexes without pointers, so that collecting is cheap.
+const collectAt = 40
+
 func up(o server.Options) (err error) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(collectAt)
+	}
 	if os.Geteuid() != 0 {
 		err := server.NotRoot()
 		if ready := server.ReadyPipe(); ready != nil {

@@ -95,7 +95,7 @@ func (s *Store) publishPack(ctx context.Context, h *Hold, p *sealedPack) error {
 	if err := s.putFile(ctx, packKey(p.digest), p.path, damaged); err != nil {
 		return fault.Wrap(err, "store pack", p.digest.Short())
 	}
-	in := &pack{digest: p.digest, size: p.size, index: p.index, how: p.how}
+	in := &pack{digest: p.digest, size: p.size, index: slices.Clone(p.index), how: p.how} // without the room that it grew into
 	in.touched.Store(s.holds.now())
 	s.index.add(in)
 	if err := s.logged.addPack(in); err != nil {
