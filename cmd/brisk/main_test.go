@@ -178,11 +178,11 @@ func TestImages(t *testing.T) {
 			Config:    image.Config{Env: []string{"A=1", "B=2"}, Cmd: []string{"nginx", "-g", "x"}, User: "www"},
 			Chunks:    99, Packs: 2, Metadata: 8192, Mounted: true, Mounts: []string{"lazy", "native"}, Local: &api.ImageLocal{Bytes: 2 << 20, Chunks: 40, TotalBytes: 4 << 20}, Read: &api.ImageReads{OriginBytes: 1 << 20, OriginChunks: 8},
 		}},
-		OnImport: func(_ context.Context, path, name string, _ func(done, total int64)) (api.ImportResult, error) {
-			if !filepath.IsAbs(path) || filepath.Base(path) != "web.tar" {
-				return api.ImportResult{}, fault.New(fault.Invalid, "path %s", path)
+		OnImport: func(_ context.Context, q api.ImportRequest, _ func(done, total int64)) (api.ImportResult, error) {
+			if !filepath.IsAbs(q.Path) || filepath.Base(q.Path) != "web.tar" {
+				return api.ImportResult{}, fault.New(fault.Invalid, "path %s", q.Path)
 			}
-			return api.ImportResult{Digest: digest, Name: name, Files: 3, Bytes: 10, Chunks: 2, NewChunks: 1, NewBytes: 5, MS: 4, Kind: "directory", Skipped: []string{"proc"}}, nil
+			return api.ImportResult{Digest: digest, Name: q.Name, Files: 3, Bytes: 10, Chunks: 2, NewChunks: 1, NewBytes: 5, MS: 4, Kind: "directory", Skipped: []string{"proc"}}, nil
 		},
 	}
 	data := serve(t, f)

@@ -420,15 +420,14 @@ func TestBuildFailsInTheMiddle(t *testing.T) {
 
 func TestImport(t *testing.T) {
 	want := api.ImportResult{Digest: digest, Name: "web", Files: 3, Bytes: 10, Chunks: 2, NewChunks: 1, NewBytes: 5, MS: 4}
-	f := &apitest.Fake{OnImport: func(_ context.Context, path, name string, progress func(done, total int64)) (api.ImportResult, error) {
-		require.Equal(t, "/tmp/web.tar", path)
-		require.Equal(t, "web", name)
+	f := &apitest.Fake{OnImport: func(_ context.Context, q api.ImportRequest, progress func(done, total int64)) (api.ImportResult, error) {
+		require.Equal(t, api.ImportRequest{Path: "/tmp/web.tar", Tag: "1", Name: "web"}, q)
 		progress(5, 10)
 		return want, nil
 	}}
 	c, _ := start(t, f, api.Options{})
 	var done, total int64
-	got, err := c.Import(t.Context(), api.ImportRequest{Path: "/tmp/web.tar", Name: "web"}, func(d, n int64) { done, total = d, n })
+	got, err := c.Import(t.Context(), api.ImportRequest{Path: "/tmp/web.tar", Tag: "1", Name: "web"}, func(d, n int64) { done, total = d, n })
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	require.Equal(t, []int64{5, 10}, []int64{done, total})
@@ -699,7 +698,7 @@ func TestCloseCancelsBuildsAndImports(t *testing.T) {
 			<-ctx.Done()
 			return store.Digest{}, fault.Wrap(ctx.Err(), "build", "it")
 		},
-		OnImport: func(ctx context.Context, _, _ string, _ func(done, total int64)) (api.ImportResult, error) {
+		OnImport: func(ctx context.Context, _ api.ImportRequest, _ func(done, total int64)) (api.ImportResult, error) {
 			entered <- struct{}{}
 			<-ctx.Done()
 			return api.ImportResult{}, fault.Wrap(ctx.Err(), "import", "it")

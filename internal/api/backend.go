@@ -47,7 +47,7 @@ type Builder interface {
 // Importer makes an image out of an archive or a directory on the server's
 // machine. progress may be called from any one goroutine at a time, often.
 type Importer interface {
-	Import(ctx context.Context, workspace, path, name string, progress func(done, total int64)) (ImportResult, error)
+	Import(ctx context.Context, workspace string, q ImportRequest, progress func(done, total int64)) (ImportResult, error)
 }
 
 // Exchange moves images between the store and the rest of the world. progress may

@@ -34,6 +34,7 @@ func (s *Server) build(w http.ResponseWriter, r *http.Request) error {
 // ImportRequest asks for an import of a path on the server's machine.
 type ImportRequest struct {
 	Path string `json:"path"`
+	Tag  string `json:"tag,omitempty"` // of an archive of several images: the one that is meant
 	Name string `json:"name"`
 }
 
@@ -52,7 +53,7 @@ func (s *Server) importImage(w http.ResponseWriter, r *http.Request) error {
 		return fault.New(fault.Invalid, "an import needs a name")
 	}
 	return s.reporting(w, r, func(ctx context.Context, _ *stream, progress func(done, total int64)) (any, error) {
-		res, err := s.backend.Importer.Import(ctx, r.PathValue("w"), q.Path, q.Name, progress)
+		res, err := s.backend.Importer.Import(ctx, r.PathValue("w"), q, progress)
 		return importedFrame{"done", res}, err
 	})
 }

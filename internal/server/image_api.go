@@ -140,8 +140,8 @@ func (a *imageAPI) Remove(ctx context.Context, ref image.Ref) error {
 	return nil
 }
 
-func (a *imageAPI) Import(ctx context.Context, workspace, path, name string, progress func(done, total int64)) (api.ImportResult, error) {
-	r, err := a.importer.Import(ctx, importer.Request{Path: path, Workspace: workspace, Name: name}, progress)
+func (a *imageAPI) Import(ctx context.Context, workspace string, q api.ImportRequest, progress func(done, total int64)) (api.ImportResult, error) {
+	r, err := a.importer.Import(ctx, importer.Request{Path: q.Path, Tag: q.Tag, Workspace: workspace, Name: q.Name}, progress)
 	if err != nil {
 		return api.ImportResult{}, err
 	}

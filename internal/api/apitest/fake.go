@@ -30,7 +30,7 @@ type Fake struct {
 	OnCall   func(ctx context.Context, r scheduler.CallRequest, sink scheduler.Sink) scheduler.Outcome
 	OnRun    func(ctx context.Context, r scheduler.ContainerRequest, stdin *os.File, sink scheduler.Sink) (scheduler.ContainerExit, error)
 	OnBuild  func(ctx context.Context, definition json.RawMessage, p api.BuildSink) (store.Digest, error)
-	OnImport func(ctx context.Context, path, name string, progress func(done, total int64)) (api.ImportResult, error)
+	OnImport func(ctx context.Context, q api.ImportRequest, progress func(done, total int64)) (api.ImportResult, error)
 
 	OnPull   func(ctx context.Context, q api.PullRequest, progress func(done, total int64)) (api.ImportResult, error)
 	OnPush   func(ctx context.Context, q api.PushRequest, progress func(done, total int64)) (api.ExportResult, error)
@@ -280,11 +280,11 @@ func (f *Fake) Collect(ctx context.Context, q api.CollectRequest, progress func(
 }
 
 // Import calls OnImport.
-func (f *Fake) Import(ctx context.Context, _, path, name string, progress func(done, total int64)) (api.ImportResult, error) {
+func (f *Fake) Import(ctx context.Context, _ string, q api.ImportRequest, progress func(done, total int64)) (api.ImportResult, error) {
 	if f.OnImport == nil {
-		return api.ImportResult{}, fault.New(fault.NotFound, "there is no %s", path)
+		return api.ImportResult{}, fault.New(fault.NotFound, "there is no %s", q.Path)
 	}
-	return f.OnImport(ctx, path, name, progress)
+	return f.OnImport(ctx, q, progress)
 }
 
 // Has reports whether Put was called with ref.

@@ -45,9 +45,9 @@ func FuzzArchive(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_, err = dockerContainer(a)
+		_, err = dockerContainer(a, "")
 		known(err)
-		_, err = archiveLayout(a).container(t.Context())
+		_, err = archiveLayout(a).container(t.Context(), "")
 		known(err)
 	})
 }

@@ -63,6 +63,7 @@ type Importer struct {
 // Request asks for one import.
 type Request struct {
 	Path      string // on this machine
+	Tag       string // of an archive or layout that holds several images: the name or the digest of one; "" = the only one
 	Workspace string
 	Name      string // of the image; "" = none
 }
@@ -134,9 +135,12 @@ func (im *Importer) open(ctx context.Context, r Request, progress Progress) (Rep
 			return Report{}, err
 		}
 		if !is {
+			if r.Tag != "" {
+				return Report{}, noTags()
+			}
 			return im.directory(ctx, r, progress)
 		}
-		c, err := directoryLayout(r.Path).container(ctx)
+		c, err := directoryLayout(r.Path).container(ctx, r.Tag)
 		if err != nil {
 			return Report{}, err
 		}
@@ -150,6 +154,10 @@ func (im *Importer) open(ctx context.Context, r Request, progress Progress) (Rep
 		return im.file(ctx, r, f, info.Size(), progress)
 	}
 	return Report{}, fault.New(fault.Invalid, "it is neither a file nor a directory")
+}
+
+func noTags() error {
+	return fault.New(fault.Invalid, "it is a root filesystem, in which nothing has a tag")
 }
 
 func pathFault(err error) error {
@@ -176,6 +184,9 @@ func (im *Importer) file(ctx context.Context, r Request, f *os.File, size int64,
 	}
 	meter := newMeter(ctx, size, progress)
 	if !archived {
+		if r.Tag != "" {
+			return Report{}, noTags()
+		}
 		return im.rootfs(ctx, r, meter.reader(f))
 	}
 	if compression != "" {
@@ -189,11 +200,11 @@ func (im *Importer) file(ctx context.Context, r Request, f *os.File, size int64,
 	if err != nil {
 		return Report{}, err
 	}
-	kind, find := DockerArchive, func(context.Context) (*container, error) { return dockerContainer(a) }
+	kind, find := DockerArchive, func(_ context.Context, tag string) (*container, error) { return dockerContainer(a, tag) }
 	if a.has("oci-layout") && a.has("index.json") {
 		kind, find = OCIArchive, archiveLayout(a).container
 	}
-	c, err := find(ctx)
+	c, err := find(ctx, r.Tag)
 	if err != nil {
 		return Report{}, err
 	}

@@ -465,7 +465,45 @@ func TestDockerArchiveWithSeveralImagesNamesThem(t *testing.T) {
 	require.ErrorContains(t, err, "it holds 2 images: ")
 	require.ErrorContains(t, err, "web:1")
 	require.ErrorContains(t, err, "db:2")
-	require.NotEmpty(t, fault.HintOf(err))
+	require.Equal(t, "Say with --tag which one you want.", fault.HintOf(err))
+}
+
+// An image of several is asked for by its name, by what follows the repository in it, or by digest.
+func TestTag(t *testing.T) {
+	web, db := imageOf(t, layerOf(t, entry{name: "web"})), imageOf(t, layerOf(t, entry{name: "db"}))
+	saved := filepath.Join(t.TempDir(), "two.tar")
+	require.NoError(t, tarball.MultiWriteToFile(saved, map[name.Tag]v1.Image{must(name.NewTag("web:1")): web, must(name.NewTag("localhost:5000/db:2")): db}))
+	layout := t.TempDir()
+	at, err := ocilayout.Write(layout, empty.Index)
+	require.NoError(t, err)
+	for ref, img := range map[string]v1.Image{"web:1": web, "localhost:5000/db:2": db} {
+		require.NoError(t, at.AppendImage(img, ocilayout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": ref})))
+	}
+	for kind, path := range map[string]string{"docker archive": saved, "layout": layout, "archived layout": write(t, tarOf(t, layout))} {
+		t.Run(kind, func(t *testing.T) {
+			b := newBench(t)
+			digest := must(web.Digest())
+			if kind == "docker archive" {
+				digest = must(web.ConfigName())
+			}
+			for tag, want := range map[string]string{"1": "/web", "web:1": "/web", digest.String(): "/web", "2": "/db", "localhost:5000/db:2": "/db"} {
+				_, err := b.Import(t.Context(), Request{Path: path, Tag: tag, Workspace: "default", Name: "test"}, nil)
+				require.NoError(t, err)
+				require.Equal(t, []string{"/ 755", want + ` 644 ""`}, b.list(b.tree("test")), tag)
+			}
+			for _, tag := range []string{"3", "web", "eb:1", "sha256:00"} {
+				_, err := b.Import(t.Context(), Request{Path: path, Tag: tag, Workspace: "default", Name: "test"}, nil)
+				require.Equal(t, fault.NotFound, fault.ClassOf(err), tag)
+				require.ErrorContains(t, err, "web:1")
+			}
+		})
+	}
+	b := newBench(t)
+	for _, path := range []string{t.TempDir(), write(t, makeTar(t, entry{name: "f"}))} {
+		_, err := b.Import(t.Context(), Request{Path: path, Tag: "1", Workspace: "default", Name: "test"}, nil)
+		require.Equal(t, fault.Invalid, fault.ClassOf(err))
+		require.ErrorContains(t, err, "in which nothing has a tag")
+	}
 }
 
 func TestOldDockerArchive(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -153,8 +154,8 @@ func mismatch(what string, want, got v1.Hash) error {
 	return fault.New(fault.Corrupt, "its %s should have the digest %s and has %s", what, want, got)
 }
 
-// container finds the one image of the layout.
-func (l layout) container(ctx context.Context) (*container, error) {
+// container finds an image of the layout: the one of that name, or the only one if tag is "".
+func (l layout) container(ctx context.Context, tag string) (*container, error) {
 	raw, err := l.document("index.json")
 	if fault.Is(err, fault.NotFound) {
 		return nil, fault.New(fault.Corrupt, "it is an OCI layout without index.json")
@@ -162,7 +163,7 @@ func (l layout) container(ctx context.Context) (*container, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fromIndex(ctx, l, raw, "index.json")
+	return fromIndex(ctx, l, raw, "index.json", tag)
 }
 
 // candidate is an image that an index names, and how people call it.
@@ -171,13 +172,20 @@ type candidate struct {
 	name string
 }
 
-// fromIndex finds the one image of an index that fits this machine.
-func fromIndex(ctx context.Context, s imageSource, raw []byte, what string) (*container, error) {
+func (c candidate) called() string {
+	if c.name != "" {
+		return c.name
+	}
+	return c.Digest.String()
+}
+
+// fromIndex finds the image of an index that fits this machine, and tag if that is not "".
+func fromIndex(ctx context.Context, s imageSource, raw []byte, what, tag string) (*container, error) {
 	found, err := find(ctx, s, raw, what, 0)
 	if err != nil {
 		return nil, err
 	}
-	d, err := choose(found)
+	d, err := choose(found, tag)
 	if err != nil {
 		return nil, err
 	}
@@ -228,10 +236,25 @@ func find(ctx context.Context, s imageSource, raw []byte, what string, depth int
 	return found, nil
 }
 
-// choose picks the image for this platform. Two descriptors of one manifest are one image.
-func choose(found []candidate) (v1.Descriptor, error) {
+// choose picks the image for this platform, of those that are called so. Two
+// descriptors of one manifest are one image.
+func choose(found []candidate, tag string) (v1.Descriptor, error) {
 	if len(found) == 0 {
 		return v1.Descriptor{}, fault.New(fault.Invalid, "it holds no image")
+	}
+	if tag != "" {
+		var names []string
+		all := found
+		found = nil
+		for _, c := range all {
+			names = append(names, c.called())
+			if called(c.name, tag) || c.Digest.String() == tag {
+				found = append(found, c)
+			}
+		}
+		if len(found) == 0 {
+			return v1.Descriptor{}, noSuchImage(tag, names)
+		}
 	}
 	var fit []candidate
 	var names, platforms []string
@@ -246,11 +269,7 @@ func choose(found []candidate) (v1.Descriptor, error) {
 			continue
 		}
 		fit = append(fit, c)
-		if c.name != "" {
-			names = append(names, c.name)
-		} else {
-			names = append(names, c.Digest.String())
-		}
+		names = append(names, c.called())
 	}
 	switch len(fit) {
 	case 0:
@@ -272,8 +291,16 @@ func wrongPlatform(have string) error {
 
 func severalImages(names []string) error {
 	return fault.New(fault.Invalid, "it holds %d images: %s", len(names), strings.Join(names, ", ")).
-		WithHint("Save the one that you want into a file of its own.")
+		WithHint("Say with --tag which one you want.")
 }
+
+func noSuchImage(tag string, names []string) error {
+	return fault.New(fault.NotFound, "it holds no image %q, but %s", tag, strings.Join(slices.Compact(names), ", "))
+}
+
+// called reports whether an image of that name may be asked for as tag: whole, or by
+// what follows the repository.
+func called(name, tag string) bool { return name == tag || strings.HasSuffix(name, ":"+tag) }
 
 // fromManifest reads an image whose manifest, of that digest, is raw.
 func fromManifest(ctx context.Context, s imageSource, raw []byte, digest v1.Hash) (*container, error) {
@@ -354,8 +381,9 @@ type dockerSave struct {
 	Layers   []string
 }
 
-// dockerContainer finds the one image in a `docker save` archive.
-func dockerContainer(a *archive) (*container, error) {
+// dockerContainer finds an image in a `docker save` archive: the one of that name, or
+// the only one if tag is "".
+func dockerContainer(a *archive, tag string) (*container, error) {
 	l := archiveLayout(a)
 	raw, err := l.document("manifest.json")
 	if err != nil {
@@ -365,21 +393,10 @@ func dockerContainer(a *archive) (*container, error) {
 	if err := json.Unmarshal(raw, &saved); err != nil {
 		return nil, fault.New(fault.Corrupt, "its manifest.json does not read: %w", err)
 	}
-	switch len(saved) {
-	case 0:
-		return nil, fault.New(fault.Invalid, "it holds no image")
-	case 1:
-	default:
-		var names []string
-		for _, s := range saved {
-			if len(s.RepoTags) == 0 {
-				s.RepoTags = []string{s.Config}
-			}
-			names = append(names, strings.Join(s.RepoTags, " = "))
-		}
-		return nil, severalImages(names)
+	s, err := chooseSaved(saved, tag)
+	if err != nil {
+		return nil, err
 	}
-	s := saved[0]
 	rawConfig, err := l.document(memberName(s.Config))
 	if fault.Is(err, fault.NotFound) {
 		return nil, fault.New(fault.Corrupt, "its configuration %s is missing", s.Config)
@@ -414,6 +431,31 @@ func dockerContainer(a *archive) (*container, error) {
 		})
 	}
 	return c, nil
+}
+
+// chooseSaved picks the image that is called so.
+func chooseSaved(saved []dockerSave, tag string) (dockerSave, error) {
+	if len(saved) == 0 {
+		return dockerSave{}, fault.New(fault.Invalid, "it holds no image")
+	}
+	var names []string
+	for _, s := range saved {
+		if tag != "" && (digestInName(s.Config) == strings.TrimPrefix(tag, "sha256:") ||
+			slices.ContainsFunc(s.RepoTags, func(name string) bool { return called(name, tag) })) {
+			return s, nil
+		}
+		if len(s.RepoTags) == 0 {
+			s.RepoTags = []string{s.Config}
+		}
+		names = append(names, strings.Join(s.RepoTags, " = "))
+	}
+	switch {
+	case tag != "":
+		return dockerSave{}, noSuchImage(tag, names)
+	case len(saved) > 1:
+		return dockerSave{}, severalImages(names)
+	}
+	return saved[0], nil
 }
 
 // digestInName gives the SHA-256 that a configuration's name in a `docker save`

@@ -114,7 +114,7 @@ func fromRegistry(ctx context.Context, s imageSource, top registry.Manifest) (*c
 		// Readers that go by one half would see another image than those that go by the other.
 		return nil, fault.New(fault.Invalid, "its manifest %s is an index and an image at once", top.Digest)
 	case index:
-		return fromIndex(ctx, s, top.Raw, "index "+top.Digest.String())
+		return fromIndex(ctx, s, top.Raw, "index "+top.Digest.String(), "")
 	case !single:
 		return nil, fault.New(fault.Invalid, "its manifest %s is of a kind that Brisk does not read (%s)", top.Digest, top.MediaType).
 			WithHint("Images of schema 1 are of the time before 2016: push the image again with a current tool.")
