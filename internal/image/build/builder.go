@@ -159,7 +159,7 @@ type run struct {
 func (r *run) base(ctx context.Context, base Base) error {
 	switch base.Kind {
 	case FromRegistry:
-		return r.fromRegistry(ctx, base.Ref)
+		return r.fromRegistry(ctx, base)
 	case FromDockerfile:
 		return r.fromDockerfile(ctx, base)
 	case FromImage:
@@ -289,13 +289,17 @@ func (r *run) make(ctx context.Context, key store.Digest, text string, visible b
 	})
 }
 
-// flight gives the image that work makes under a key, or is making for somebody else.
+// flight gives the image that work makes under a key, or is making for somebody else. Its
+// errors name the step, text, which is "" for work whose own do.
 func (r *run) flight(ctx context.Context, key store.Digest, text string, visible bool, do work) (*image.Image, error) {
+	if text != "" {
+		text = ", " + text
+	}
 	began := time.Now()
 	d, err := r.b.flights.do(ctx, key, do, func(p []byte) { r.events(Event{Kind: Output, Log: p}) })
 	if err != nil {
 		if visible {
-			err = fmt.Errorf("step %d of %d, %s: %w", r.index, r.total, text, err)
+			err = fmt.Errorf("step %d of %d%s: %w", r.index, r.total, text, err)
 		}
 		return nil, err
 	}

@@ -10,14 +10,16 @@ import (
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
 	"brisk.dev/brisk/internal/image/build/dockerfile"
+	"brisk.dev/brisk/internal/image/registry"
 	"brisk.dev/brisk/internal/store"
 )
 
 // Containers makes images of container images, without a name. An importer is one.
 // progress counts bytes.
 type Containers interface {
-	// Pull reads from a registry; source is the reference with the digest that ref led to.
-	Pull(ctx context.Context, workspace, ref string, progress func(done, total int64)) (made store.Digest, source string, err error)
+	// Pull reads from a registry; source is the reference with the digest that ref led to. Without
+	// auth, nil, it looks for credentials itself.
+	Pull(ctx context.Context, workspace, ref string, auth *registry.Auth, progress func(done, total int64)) (made store.Digest, source string, err error)
 	// Import reads a file or directory of this machine.
 	Import(ctx context.Context, workspace, path string, progress func(done, total int64)) (made store.Digest, err error)
 }
@@ -25,12 +27,15 @@ type Containers interface {
 // fromRegistry begins with a container image. The registry is asked each time what the
 // reference means now; what it led to before is not fetched again. If the registry does
 // not answer, what it said last has to do.
-func (r *run) fromRegistry(ctx context.Context, ref string) error {
+func (r *run) fromRegistry(ctx context.Context, base Base) error {
+	ref := base.Ref
 	key := workKey("registry", r.workspace, ref)
+	// Whoever comes with other credentials waits for no pull that these may fail.
+	asked := workKey("pull", r.workspace, ref, base.Auth)
 	text := "container image " + ref
 	r.begin(text, false)
-	img, err := r.flight(ctx, key, text, true, func(ctx context.Context, out *output) (store.Digest, error) {
-		made, source, err := r.b.opts.Containers.Pull(ctx, r.workspace, ref, printed(out, "fetched"))
+	img, err := r.flight(ctx, asked, "", true, func(ctx context.Context, out *output) (store.Digest, error) {
+		made, source, err := r.b.opts.Containers.Pull(ctx, r.workspace, ref, base.Auth, printed(out, "fetched"))
 		if err == nil {
 			fmt.Fprintf(out, "%s is %s\n", ref, source)
 			return made, r.b.memo.Put(key, made)
@@ -93,6 +98,9 @@ func (b *Builder) dockerfile(ctx context.Context, workspace string, base Base, o
 	defer cancel()
 	fmt.Fprintf(out, "building with %s\n", tool.Name)
 	path, err := tool.Build(ctx, build, result, out)
+	if fault.Is(err, fault.BuildFailed) {
+		return nil, failed(tool.Name+" could not build it", out)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/image"
+	"brisk.dev/brisk/internal/image/registry"
 	"brisk.dev/brisk/internal/store"
 )
 
@@ -22,18 +23,20 @@ import (
 type registries struct {
 	b    *bench
 	refs map[string]string // to the content of /from
+	auth *registry.Auth    // of the last Pull
 	down bool
 	pull int
 }
 
-func (r *registries) Pull(_ context.Context, workspace, ref string, _ func(done, total int64)) (store.Digest, string, error) {
+func (r *registries) Pull(_ context.Context, workspace, ref string, auth *registry.Auth, _ func(done, total int64)) (store.Digest, string, error) {
 	r.pull++
+	r.auth = auth
 	content, ok := r.refs[ref]
 	switch {
 	case r.down:
-		return store.Digest{}, "", fault.New(fault.Unavailable, "the registry does not answer")
+		return store.Digest{}, "", fault.New(fault.Unavailable, "pull %s: the registry does not answer", ref)
 	case !ok:
-		return store.Digest{}, "", fault.New(fault.NotFound, "the registry has no %s", ref)
+		return store.Digest{}, "", fault.New(fault.NotFound, "pull %s: the registry does not have it", ref)
 	}
 	return r.b.write(workspace, "", tarOf("from", content)).Digest, ref + "@sha256:...", nil
 }
@@ -63,13 +66,18 @@ func TestBeginWithARegistry(t *testing.T) {
 	require.Equal(t, "two", b.read(img, "/from"))
 	require.NotEqual(t, first, img.Digest)
 
+	known := def
+	known.Base.Auth = &registry.Auth{Username: "ada", Password: "engine"}
+	require.Equal(t, img.Digest, b.made(known).Digest, "who asks is no part of the image")
+	require.Equal(t, known.Base.Auth, r.auth)
+
 	r.down = true
 	require.Equal(t, img.Digest, b.made(def).Digest)
-	require.Contains(t, b.said(), "the registry does not answer\ngoing on with what it was last: image ")
+	require.Contains(t, b.said(), "pull python:3: the registry does not answer\ngoing on with what it was last: image ")
 
 	def.Base.Ref = "other:1"
 	_, err := b.Build(t.Context(), "default", def, nil)
-	require.ErrorContains(t, err, "step 1 of 2, container image other:1: the registry does not answer")
+	require.ErrorContains(t, err, "step 1 of 2: pull other:1: the registry does not answer")
 	require.True(t, fault.Is(err, fault.Unavailable))
 	r.down = false
 	_, err = b.Build(t.Context(), "default", def, nil)
@@ -121,7 +129,7 @@ func TestBeginWithADockerfile(t *testing.T) {
 	require.NotContains(t, b.read(b.made(def), "/from"), "data")
 	def.Base.Dockerfile = "FROM FAIL\n"
 	_, err := b.Build(t.Context(), "default", def, nil)
-	require.ErrorContains(t, err, "docker failed to build")
+	require.ErrorContains(t, err, "step 1 of 1, Dockerfile: docker could not build it; the end of its output:\nbuilding with docker\nbuilding")
 	require.True(t, fault.Is(err, fault.BuildFailed))
 	require.Empty(t, b.leftovers())
 	_, err = b.Build(t.Context(), "other", def, nil)

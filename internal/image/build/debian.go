@@ -95,7 +95,7 @@ func (b *Builder) debian(ctx context.Context, workspace string, rel release, out
 			return nil, err
 		}
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-			e := failed(exit.ExitCode(), out)
+			e := failed(exited(exit.ExitCode()), out)
 			if strings.Contains(strings.ToLower(e.Error()), unix.ENOSPC.Error()) { // apt and dpkg work in dir
 				e.Class = fault.DiskFull
 				return nil, store.DiskError(e, "unpack packages in", b.opts.Dir)

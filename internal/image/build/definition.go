@@ -31,6 +31,9 @@ type Base struct {
 	Name          string   `json:"name,omitempty"`           // of image: a name or digest in the workspace
 	Ref           string   `json:"ref,omitempty"`            // of registry: as docker takes it
 
+	// Auth lets into the registry; nil: what Containers finds. It is part of no digest, and kept nowhere.
+	Auth *registry.Auth `json:"auth,omitempty"`
+
 	Dockerfile string            `json:"dockerfile,omitempty"` // of dockerfile: its text
 	Context    string            `json:"context,omitempty"`    // of dockerfile: "sha256:HEX" of a tar of the directory that it copies from; "" is an empty one
 	BuildArgs  map[string]string `json:"build_args,omitempty"` // of dockerfile: for its ARGs
@@ -87,7 +90,7 @@ var baseFields = map[BaseKind]map[string]bool{
 	DebianSlim: {"suite": true, "python_version": true},
 	FromImage:  {"name": false},
 
-	FromRegistry:   {"ref": false},
+	FromRegistry:   {"ref": false, "auth": true},
 	FromDockerfile: {"dockerfile": false, "context": true, "build_args": true},
 }
 
@@ -135,7 +138,7 @@ func ofKind(kind string) string {
 }
 
 func invalid(where string, err error) error {
-	return fault.New(fault.Invalid, "%s: %s", where, err)
+	return fault.New(fault.Invalid, "%s: %s", where, err).WithHint("%s", fault.HintOf(err))
 }
 
 func decodeStrict(r io.Reader, to any) error {

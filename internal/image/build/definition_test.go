@@ -46,7 +46,7 @@ func TestDefinitionsThatAreWrong(t *testing.T) {
 		`{"bass": {}}`:                   `the image definition: unknown field "bass"`,
 		base + `]} {}`:                   "the image definition: there is something behind the JSON object",
 		`{"base": {"kind": "registry"}}`: `the base (registry): its field "ref" is missing`,
-		`{"base": {"kind": "registry", "ref": "No Ref"}}`:                                      `the base (registry): "No Ref" is not the name of an image in a registry: No Ref`,
+		`{"base": {"kind": "registry", "ref": "No Ref"}}`:                                      `the base (registry): "No Ref" is not the name of an image in a registry`,
 		`{"base": {"kind": "dockerfile", "dockerfile": " "}}`:                                  "the base (dockerfile): the Dockerfile is empty",
 		`{"base": {"kind": "dockerfile", "dockerfile": "FROM x", "context": "x"}}`:             `the base (dockerfile): the context "x" is not sha256: and 64 hexadecimal digits`,
 		`{"base": {"kind": "dockerfile", "dockerfile": "FROM x", "build_args": {"A B": "1"}}}`: `the base (dockerfile): "A B" is not a name for an environment variable: letters, digits and '_', no digit first`,

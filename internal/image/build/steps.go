@@ -116,11 +116,11 @@ func (b *Builder) command(ctx context.Context, workspace string, parent *image.I
 	}
 	switch {
 	case layer.OOMKilled:
-		return nil, failed(layer.ExitCode, out).WithHint("It ran out of memory.")
+		return nil, failed(exited(layer.ExitCode), out).WithHint("It ran out of memory.")
 	case layer.ExitCode == 127:
-		return nil, failed(layer.ExitCode, out).WithHint("A command that it needs is not in the image.")
+		return nil, failed(exited(layer.ExitCode), out).WithHint("A command that it needs is not in the image.")
 	case layer.ExitCode != 0:
-		return nil, failed(layer.ExitCode, out)
+		return nil, failed(exited(layer.ExitCode), out)
 	case layer.Tar == nil:
 		return nil, errNoLayer
 	}
@@ -142,12 +142,15 @@ func binds(l []Bind) map[string]bool {
 	return m
 }
 
-func failed(code int, out *output) *fault.Error {
+func exited(code int) string { return fmt.Sprintf("it failed with exit code %d", code) }
+
+// failed says how a step failed, and what it printed last.
+func failed(how string, out *output) *fault.Error {
 	tail := out.tail(failedLines)
 	if tail == "" {
-		return fault.New(fault.BuildFailed, "it failed with exit code %d and printed nothing", code)
+		return fault.New(fault.BuildFailed, "%s and printed nothing", how)
 	}
-	return fault.New(fault.BuildFailed, "it failed with exit code %d; the end of its output:\n%s", code, tail)
+	return fault.New(fault.BuildFailed, "%s; the end of its output:\n%s", how, tail)
 }
 
 // host takes a snapshot of the host's network configuration for steps of a workspace.

@@ -20,6 +20,9 @@ func (x *Exporter) push(ctx context.Context, img *image.Image, to *registry.Repo
 	if err != nil {
 		return Report{}, err
 	}
+	if err := to.MayPush(ctx); err != nil {
+		return Report{}, err
+	}
 	var sent int64
 	present := 0
 	manifest, report, err := x.eachBlob(ctx, img, o, progress, func(b *blob) error {

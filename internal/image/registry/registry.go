@@ -58,7 +58,7 @@ func ParseRef(ref string, insecure bool) (Ref, error) {
 	}
 	r, err := name.ParseReference(ref, opts...)
 	if err != nil {
-		return Ref{}, fault.New(fault.Invalid, "%q is not the name of an image in a registry: %s", ref, strings.TrimPrefix(err.Error(), "could not parse reference: ")).
+		return Ref{}, fault.New(fault.Invalid, "%q is not the name of an image in a registry", ref).
 			WithHint("Names look like python:3.12, ghcr.io/org/app:1.2 or localhost:5000/app@sha256:...")
 	}
 	return Ref{r, insecure}, nil
@@ -223,7 +223,7 @@ func answerText(e *transport.Error) string {
 	var l []string
 	for _, d := range e.Errors {
 		text := strings.ToLower(strings.ReplaceAll(string(d.Code), "_", " "))
-		if d.Message != "" {
+		if d.Message != "" && !strings.EqualFold(d.Message, text) {
 			text += ": " + d.Message
 		}
 		l = append(l, text)

@@ -14,6 +14,23 @@ import (
 	"brisk.dev/brisk/internal/fault"
 )
 
+// MayPush finds out whether the registry lets us write, before anything is made for it: it
+// begins an upload and gives it up.
+func (p *Repo) MayPush(ctx context.Context) error {
+	err := p.attempt(ctx, func(ctx context.Context) error {
+		to, err := p.beginUpload(ctx)
+		if err != nil {
+			return err
+		}
+		// An upload that stays is one of those that every registry cleans up by itself.
+		if resp, err := p.do(ctx, http.MethodDelete, to, nil, nil); err == nil {
+			resp.Body.Close()
+		}
+		return nil
+	})
+	return p.wrap(err, "write to")
+}
+
 // PutBlob puts a blob into the repository, unless it is there. open gives its
 // content from the beginning, as often as it takes.
 func (p *Repo) PutBlob(ctx context.Context, digest v1.Hash, size int64, open func() io.Reader) (there bool, err error) {
@@ -52,17 +69,9 @@ func (p *Repo) hasBlob(ctx context.Context, digest v1.Hash) (bool, error) {
 func (p *Repo) upload(ctx context.Context, digest v1.Hash, size int64, content io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	resp, err := p.do(ctx, http.MethodPost, p.at("/blobs/uploads/"), nil, nil)
+	to, err := p.beginUpload(ctx)
 	if err != nil {
 		return err
-	}
-	defer resp.Body.Close()
-	if err := transport.CheckError(resp, http.StatusAccepted, http.StatusCreated); err != nil {
-		return err
-	}
-	to, err := resp.Request.URL.Parse(resp.Header.Get("Location"))
-	if err != nil || resp.Header.Get("Location") == "" {
-		return fault.New(fault.Corrupt, "it does not say where to send a layer to (%q)", resp.Header.Get("Location"))
 	}
 	q := to.Query()
 	q.Set("digest", digest.String())
@@ -70,7 +79,7 @@ func (p *Repo) upload(ctx context.Context, digest v1.Hash, size int64, content i
 	// The connection is given up when it takes nothing for too long.
 	body := newStalling(io.NopCloser(content), cancel, p.client.stall())
 	defer body.Close()
-	resp, err = p.do(ctx, http.MethodPut, to, &sending{body}, func(r *http.Request) {
+	resp, err := p.do(ctx, http.MethodPut, to, &sending{body}, func(r *http.Request) {
 		r.ContentLength = size
 		r.Header.Set("Content-Type", "application/octet-stream")
 		if size == 0 {
@@ -85,6 +94,23 @@ func (p *Repo) upload(ctx context.Context, digest v1.Hash, size int64, content i
 	}
 	defer resp.Body.Close()
 	return transport.CheckError(resp, http.StatusCreated, http.StatusOK)
+}
+
+// beginUpload asks where a blob may be sent to.
+func (p *Repo) beginUpload(ctx context.Context) (*url.URL, error) {
+	resp, err := p.do(ctx, http.MethodPost, p.at("/blobs/uploads/"), nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if err := transport.CheckError(resp, http.StatusAccepted, http.StatusCreated); err != nil {
+		return nil, err
+	}
+	to, err := resp.Request.URL.Parse(resp.Header.Get("Location"))
+	if err != nil || resp.Header.Get("Location") == "" {
+		return nil, fault.New(fault.Corrupt, "it does not say where to send a layer to (%q)", resp.Header.Get("Location"))
+	}
+	return to, nil
 }
 
 // sending is a stalling body for a request: time counts while the connection takes

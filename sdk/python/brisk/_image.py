@@ -63,18 +63,32 @@ class Image:
         return Image._make({"kind": "image", "name": name}, (), ())
 
     @staticmethod
-    def from_registry(ref: str) -> Image:
+    def from_registry(ref: str, *, username: Optional[str] = None, password_env: Optional[str] = None) -> Image:
         """A container image of a registry.
 
-        What the reference means is asked at each build, and what it led to before is not fetched again. The server
-        looks for credentials where docker keeps them, for the user whom it runs as.
+        What the reference means is asked at each build, and what it led to before is not fetched again.
+
+        Credentials are looked for where docker, podman and buildah keep them, helpers included, here and else for the
+        user whom the server runs as; so after a `docker login` nothing has to be said. Others are named::
+
+            brisk.Image.from_registry("ghcr.io/org/app:1", username="ci", password_env="GHCR_TOKEN")
 
         Args:
             ref: as docker takes it: "python:3.12-slim", "ghcr.io/org/app:1", "localhost:5000/app@sha256:...". The
                 image must hold a python3 to run functions.
+            username: for the registry.
+            password_env: the name of the environment variable that holds the password, or an access token, where the
+                image is built from. It is read for the build only, and is part of neither image nor function.
         """
         _strings("ref", [ref])
-        return Image._make({"kind": "registry", "ref": ref}, (), ())
+        if (username is None) != (password_env is None):
+            raise exception.InvalidError("from_registry: username and password_env belong together")
+        login: dict[str, str] = {}
+        if username is not None and password_env is not None:
+            _strings("username", [username])
+            _strings("password_env", [password_env])
+            login = {"username": username, "password_env": password_env}
+        return Image._make({"kind": "registry", "ref": ref, **login}, (), ())
 
     @staticmethod
     def from_dockerfile(

@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import Any
 
-from brisk import _tar, exception
+from brisk import _registry, _tar, exception
 from brisk._client import Client
 from brisk._image import Image
 
@@ -28,6 +28,9 @@ def resolve(image: Image, client: Client) -> dict[str, Any]:
 
 
 def _base(base: dict[str, Any], client: Client) -> dict[str, Any]:
+    if base["kind"] == "registry":
+        auth = _registry.credentials(base["ref"], base.pop("username", None), base.pop("password_env", None))
+        return {**base, "auth": auth} if auth else base
     if base["kind"] != "dockerfile":
         return base
     path, context = base["path"], base["context"]

@@ -490,7 +490,8 @@ def f():
     assert sorted(code_of(server)) == ["m.py", "single.py", "tool/__init__.py", "tool/late.py"]
 
 
-def test_images_that_others_made(project: Project, server: FakeServer) -> None:
+def test_images_that_others_made(project: Project, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(project.directory))
     project.write("docker/Dockerfile", "FROM scratch\nCOPY a.txt /\n")
     project.write("src/a.txt", "A")
     project.write("src/skip.log", "")
@@ -510,8 +511,21 @@ def f():
     for name in ("pulled", "built"):
         project.write("m.py", source.replace("IMAGE", name))
         assert project.run("m.py").code == 0
-    pulled, built = (image["base"] for image in server.images.values())
+    project.write("docker/config.json", '{"auths": {"https://index.docker.io/v1/": {"auth": "YWRhOmVuZ2luZQ=="}}}')
+    monkeypatch.setenv("DOCKER_CONFIG", str(project.directory / "docker"))
+    project.write("m.py", source.replace("IMAGE", "pulled"))
+    assert project.run("m.py").code == 0
+    named = 'brisk.Image.from_registry("a.example/b", username="me", password_env="TOKEN")'
+    project.write("m.py", source.replace("IMAGE", named))
+    ended = project.run("m.py")
+    assert ended.code == 2
+    assert "the environment variable TOKEN with the password is not set" in ended.err
+    monkeypatch.setenv("TOKEN", "secret")
+    assert project.run("m.py").code == 0
+    pulled, built, found, given = (image["base"] for image in server.images.values())
     assert pulled == {"kind": "registry", "ref": "python:3.12-slim"}
+    assert found == {**pulled, "auth": {"username": "ada", "password": "engine"}}
+    assert given == {"kind": "registry", "ref": "a.example/b", "auth": {"username": "me", "password": "secret"}}
     with tarfile.open(fileobj=io.BytesIO(server.blobs[built.pop("context")])) as tar:
         assert tar.getnames() == ["a.txt"]
     assert built == {"kind": "dockerfile", "dockerfile": "FROM scratch\nCOPY a.txt /\n", "build_args": {"V": "1"}}
