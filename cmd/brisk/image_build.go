@@ -23,15 +23,15 @@ func (a *app) imageBuildCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "build DIR",
 		Short: "Make an image of a Dockerfile",
-		Long: `Make an image of the Dockerfile in a directory, through whichever of buildah, docker and
-buildctl is installed, in this order. What it prints goes to standard error.
+		Long: `Make an image of the Dockerfile in a directory, through the first of buildah, docker (with or
+without buildx) and buildctl that is installed and works. What it prints goes to standard error.
 
 The builder works as you, outside of any sandbox. What it keeps is its cache, which makes
 the second time quick: layers without a name, which "buildah prune" or "docker image
 prune" removes.
 
 Exit status: 0; 2 if there is no Dockerfile; 5 if the build fails; 6 if no builder is
-installed.`,
+installed, or none works.`,
 		Example: `  brisk image build -t app .
   brisk image build -t app -f docker/Dockerfile --build-arg VERSION=3 . --json`,
 		Args: cobra.ExactArgs(1),

@@ -88,9 +88,10 @@ func TestBeginWithARegistry(t *testing.T) {
 const fakeBuilder = `#!/bin/sh
 set -e
 case $1 in
+buildx) exit 1 ;;
 build)
-	id=$3 file=$5
-	shift 5
+	id=$4 file=$6
+	shift 6
 	for context; do :; done
 	echo building
 	{
@@ -112,7 +113,7 @@ func TestBeginWithADockerfile(t *testing.T) {
 	b.open()
 	bin := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "docker"), []byte(fakeBuilder), 0o755))
-	for _, name := range []string{"sh", "cat", "sed", "find", "sort", "cp", "grep"} {
+	for _, name := range []string{"sh", "cat", "sed", "find", "sort", "cp", "grep", "mount"} {
 		require.NoError(t, os.Symlink("/usr/bin/"+name, filepath.Join(bin, name)))
 	}
 	t.Setenv("PATH", bin)
@@ -145,7 +146,7 @@ func TestContextsThatAreWrong(t *testing.T) {
 	b.containers = &registries{b: b}
 	b.open()
 	bin := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(bin, "docker"), []byte("#!/bin/sh\nexit 9\n"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "docker"), []byte("#!/bin/sh\ntest \"$1\" = version\n"), 0o755))
 	t.Setenv("PATH", bin)
 	for name, c := range map[string]struct {
 		tar  []byte

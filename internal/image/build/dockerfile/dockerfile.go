@@ -21,6 +21,7 @@
 package dockerfile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -68,6 +69,9 @@ func (b *Build) Find() error {
 // Tool is a program that builds Dockerfiles. The zero value is none.
 type Tool struct {
 	Name string
+	// works is a command that succeeds if the program has all that it needs, which may be a
+	// daemon; nil: it needs nothing.
+	works []string
 	// commands are the command lines that put the image into out. They may keep
 	// files in the directory temp.
 	commands func(b Build, temp, out string) [][]string
@@ -76,7 +80,7 @@ type Tool struct {
 // tools are tried in this order. An image that buildah or docker has built stays in
 // the program's store without a name: it is the cache for the next time.
 var tools = []Tool{
-	{"buildah", func(b Build, temp, out string) [][]string {
+	{"buildah", nil, func(b Build, temp, out string) [][]string {
 		id := filepath.Join(temp, "id")
 		build := []string{"buildah", "build", "--layers", "--force-rm", "--iidfile", id, "--file", b.File}
 		if !hasRuntime() {
@@ -90,9 +94,9 @@ var tools = []Tool{
 			{"sh", "-ec", `exec buildah push --quiet "$(cat "$1")" "oci:$2"`, "sh", id, out},
 		}
 	}},
-	{"docker", func(b Build, temp, out string) [][]string {
+	{"docker", []string{"docker", "version"}, func(b Build, temp, out string) [][]string {
 		id := filepath.Join(temp, "id")
-		build := []string{"docker", "build", "--iidfile", id, "--file", b.File}
+		build := append(dockerBuild(), "--iidfile", id, "--file", b.File)
 		for _, arg := range b.args() {
 			build = append(build, "--build-arg", arg)
 		}
@@ -101,7 +105,7 @@ var tools = []Tool{
 			{"sh", "-ec", `exec docker save --output "$2" "$(cat "$1")"`, "sh", id, out},
 		}
 	}},
-	{"buildctl", func(b Build, _, out string) [][]string {
+	{"buildctl", []string{"buildctl", "debug", "workers"}, func(b Build, _, out string) [][]string {
 		build := []string{
 			"buildctl", "build", "--frontend", "dockerfile.v0", "--local", "context=" + b.Context,
 			"--local", "dockerfile=" + filepath.Dir(b.File), "--opt", "filename=" + filepath.Base(b.File), "--output", "type=oci,dest=" + out,
@@ -111,6 +115,16 @@ var tools = []Tool{
 		}
 		return [][]string{build}
 	}},
+}
+
+// dockerBuild is docker's way to build. Its plugin buildx may work with a builder that is
+// not the daemon, and then has to be told that we want the image there. Without it docker has a builder
+// of its own, which knows nothing of that, and keeps the containers of steps that fail.
+func dockerBuild() []string {
+	if os.Getenv("DOCKER_BUILDKIT") != "0" && answers([]string{"docker", "buildx", "version"}) == nil {
+		return []string{"docker", "buildx", "build", "--load"}
+	}
+	return []string{"docker", "build", "--force-rm"}
 }
 
 // hasRuntime reports whether buildah can run commands in containers of their own. If
@@ -134,23 +148,54 @@ func (b Build) args() (l []string) {
 	return l
 }
 
-// Find gives the tool of that name, or if it is "" the first that is installed.
+// Find gives the tool of that name, or if it is "" the first that is installed and works.
 func Find(name string) (Tool, error) {
 	var names []string
+	var broken error
 	for _, t := range tools {
-		switch {
-		case name == "" && installed(t.Name), name == t.Name && installed(name):
-			return t, nil
-		case name == t.Name:
+		names = append(names, t.Name)
+		if name != "" && name != t.Name || name == "" && !installed(t.Name) {
+			continue
+		}
+		if !installed(t.Name) {
 			return Tool{}, fault.New(fault.Machine, "%s is not installed", name).WithHint("Install it, or leave --builder out.")
 		}
-		names = append(names, t.Name)
+		err := answers(t.works)
+		if err == nil {
+			return t, nil
+		}
+		err = fault.New(fault.Machine, "%s is installed and does not work: %w", t.Name, err).
+			WithHint("Start its daemon, or install buildah, which needs none.")
+		if broken = cmp.Or(broken, err); name != "" {
+			return Tool{}, err
+		}
 	}
-	if name != "" {
+	switch {
+	case name != "":
 		return Tool{}, fault.New(fault.Invalid, "the builder %q is not known: want %s", name, strings.Join(names, ", "))
+	case broken != nil:
+		return Tool{}, broken
 	}
 	return Tool{}, fault.New(fault.Machine, "nothing that builds Dockerfiles is installed: %s", strings.Join(names, ", ")).
 		WithHint("On Debian and Ubuntu: apt-get install buildah.")
+}
+
+// answers runs a command that should succeed at once. Its error is the last line that it printed.
+func answers(command []string) error {
+	if command == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+	if ctx.Err() != nil {
+		return errors.New("it does not answer")
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if last := lines[len(lines)-1]; err != nil && last != "" {
+		return errors.New(last)
+	}
+	return err
 }
 
 // Build makes the image and puts it into a directory that must be there and should be
@@ -178,17 +223,20 @@ const patience = 5 * time.Second
 
 // run runs a command to its end. With ctx it is told to end, and after that killed with
 // all that it started: it has a process group of its own and, where we may make them,
-// namespaces for processes and mounts, so that nothing outlives it.
+// namespaces for processes and mounts, so that nothing outlives it. Container runtimes look
+// for their processes in /proc, which is that of the namespace then.
 func run(ctx context.Context, args []string, log io.Writer) error {
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	attr := &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Cloneflags, cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWPID, unix.CLONE_NEWNS
-		cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+		args = append([]string{"sh", "-ec", `mount -t proc proc /proc; exec "$@"`, "sh"}, args...)
+		attr.Cloneflags, attr.Unshareflags = unix.CLONE_NEWPID, unix.CLONE_NEWNS
+		attr.Pdeathsig = unix.SIGKILL
 		runtime.LockOSThread() // whose end is what the signal is for
 		defer runtime.UnlockOSThread()
 	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = attr
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
 	cmd.WaitDelay = patience
 	return cmd.Run()

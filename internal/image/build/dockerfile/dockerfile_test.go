@@ -21,22 +21,28 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestCommands says what is asked of the programs.
 func TestCommands(t *testing.T) {
 	t.Setenv("BUILDAH_ISOLATION", "oci")
+	fake(t, map[string]string{"docker": `test "$1" = buildx`})
 	b := Build{Context: "/c", File: "/f/Dockerfile.x", Args: map[string]string{"B": "2", "A": "x y"}}
 	want := map[string]string{
 		"buildah": "buildah build --layers --force-rm --iidfile /t/id --file /f/Dockerfile.x --build-arg A=x y --build-arg B=2 /c",
-		"docker":  "docker build --iidfile /t/id --file /f/Dockerfile.x --build-arg A=x y --build-arg B=2 /c",
+		"docker":  "docker buildx build --load --iidfile /t/id --file /f/Dockerfile.x --build-arg A=x y --build-arg B=2 /c",
 		"buildctl": "buildctl build --frontend dockerfile.v0 --local context=/c --local dockerfile=/f --opt filename=Dockerfile.x " +
 			"--output type=oci,dest=/t/o --opt build-arg:A=x y --opt build-arg:B=2",
 	}
 	for _, tool := range tools {
 		require.Equal(t, want[tool.Name], strings.Join(tool.commands(b, "/t", "/t/o")[0], " "))
 	}
+	t.Setenv("DOCKER_BUILDKIT", "0")
+	require.Equal(t, []string{"docker", "build", "--force-rm"}, dockerBuild())
+	t.Setenv("DOCKER_BUILDKIT", "1")
+	fake(t, map[string]string{"docker": "exit 1"})
+	require.Equal(t, []string{"docker", "build", "--force-rm"}, dockerBuild(), "there is no buildx")
 }
 
-// fake puts programs of these names, shell scripts, into a PATH that has nothing else but sh and cat.
+// fake puts programs of these names, shell scripts, into a PATH that has nothing else but sh, cat and mount.
 func fake(t *testing.T, programs map[string]string) {
 	dir := t.TempDir()
-	for _, name := range []string{"sh", "cat"} {
+	for _, name := range []string{"sh", "cat", "mount"} {
 		path, err := exec.LookPath(name)
 		require.NoError(t, err)
 		require.NoError(t, os.Symlink(path, filepath.Join(dir, name)))
@@ -60,6 +66,16 @@ func TestFind(t *testing.T) {
 	_, err = Find("cook")
 	require.ErrorContains(t, err, `the builder "cook" is not known: want buildah, docker, buildctl`)
 	require.True(t, fault.Is(err, fault.Invalid))
+	fake(t, map[string]string{"docker": "echo Client:; echo no daemon >&2; exit 1", "buildctl": ""})
+	tool, err := Find("")
+	require.NoError(t, err)
+	require.Equal(t, "buildctl", tool.Name, "docker has no daemon")
+	for _, asked := range []string{"docker", ""} {
+		fake(t, map[string]string{"docker": "echo Client:; echo no daemon >&2; exit 1", "buildctl": "exit 3"})
+		_, err = Find(asked)
+		require.ErrorContains(t, err, "docker is installed and does not work: no daemon")
+		require.True(t, fault.Is(err, fault.Machine))
+	}
 	fake(t, nil)
 	_, err = Find("")
 	require.ErrorContains(t, err, "nothing that builds Dockerfiles is installed: buildah, docker, buildctl")
@@ -81,7 +97,8 @@ func TestWhatTheProgramSays(t *testing.T) {
 	fake(t, map[string]string{"docker": `
 echo "$1 said" >&2
 case $1 in
-build) printf sha256:1 > "$3"; test "$BREAK" = "" ;;
+buildx) exit 1 ;;
+build) printf sha256:1 > "$4"; test "$BREAK" = "" ;;
 save) printf "%s" "$4" > "$3" ;;
 esac`})
 	tool, err := Find("")
