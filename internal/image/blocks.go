@@ -34,7 +34,7 @@ type Blocks struct {
 // source is where chunks come from: a store.Reader.
 type source interface {
 	ReadChunk(ctx context.Context, c store.Chunk, dst []byte) (store.Tier, error)
-	ReadPart(c store.Chunk, dst []byte, off int64) bool
+	ReadRun(chunks []store.Chunk, dst []byte, off int64) bool
 }
 
 // recentChunk is a chunk that was read lately; chunk i is remembered at i modulo
@@ -47,7 +47,7 @@ type recentChunk struct {
 
 // BlockStats counts what has been read of an image, by where it came from, since
 // it was first asked for its blocks. Chunks that a Blocks remembers are not counted
-// again; of those that the cache gives parts of, the bytes are.
+// again. One that the cache gives in parts is counted with its last byte.
 type BlockStats struct {
 	OriginBytes, OriginChunks int64
 	PeerBytes, PeerChunks     int64
@@ -93,14 +93,18 @@ func (b *Blocks) ReadAt(ctx context.Context, p []byte, off int64) error {
 		return nil
 	}
 	first := b.dev.at(uint32(off / store.BlockSize))
-	for i := first; b.Offset(i) < off+int64(len(p)); i++ {
-		b.touches.note(i)
+	last := first
+	for ; b.Offset(last) < off+int64(len(p)); last++ {
+		b.touches.note(last)
+	}
+	if b.near(first, last, p, off) {
+		return nil
 	}
 	var err error
-	if at := off - b.Offset(first); off+int64(len(p)) > b.Offset(first+1) {
+	if last == first+1 {
+		err = b.part(ctx, first, p, off-b.Offset(first))
+	} else {
 		err = b.span(ctx, first, p, off)
-	} else if !b.near(first, p, at) {
-		err = b.part(ctx, first, p, at)
 	}
 	if err != nil && ctx.Err() == nil {
 		failure := err // its own, so that a read without a failure allocates nothing
@@ -113,8 +117,32 @@ func (b *Blocks) ReadAt(ctx context.Context, p []byte, off int64) error {
 // failure has another pointer. The kernel gives those who read a file EIO only.
 func (b *Blocks) Failure() *error { return b.failed.Load() }
 
-// span reads from several chunks. What is here and verified is read one after the
-// other: the disk's read-ahead likes that, and handing it to goroutines costs more.
+// near fills p from the chunks from first to before last, if none of them has to be
+// read whole: the cache has verified them, or the only one was read lately. The
+// kernel asks for 64 KiB at a time of a file of which it has read little, and
+// for both halves of a chunk at once.
+func (b *Blocks) near(first, last int, p []byte, off int64) bool {
+	off -= b.Offset(first)
+	if last == first+1 && b.remembered(first, p, off) {
+		return true
+	}
+	chunks := b.dev.chunks[first:last]
+	if !b.source.ReadRun(chunks, p, off) {
+		return false
+	}
+	end := off + int64(len(p))
+	for i, c := range chunks {
+		from := b.Offset(first+i) - b.Offset(first)
+		to := from + int64(c.Size)
+		b.stats.cacheBytes.Add(max(0, min(to, end)-max(from, off)))
+		if off < to && to <= end {
+			b.stats.cacheChunks.Add(1)
+		}
+	}
+	return true
+}
+
+// span reads from several chunks, of which some have to be read whole.
 func (b *Blocks) span(ctx context.Context, first int, p []byte, off int64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readParallel)
@@ -123,30 +151,21 @@ func (b *Blocks) span(ctx context.Context, first int, p []byte, off int64) error
 		n := min(int64(len(p)), b.Offset(i+1)-off)
 		piece := p[:n]
 		p, off = p[n:], off+n
-		if !b.near(i, piece, at) {
-			g.Go(func() error { return b.part(ctx, i, piece, at) })
-		}
+		g.Go(func() error { return b.part(ctx, i, piece, at) })
 	}
 	return g.Wait()
 }
 
-// near fills p from chunk i and the zeros behind it, beginning at byte at of it, if
-// that needs no verification: the chunk was read lately, or the cache has verified
-// it. The kernel asks for 64 KiB at a time of a file of which it has read little,
-// and for both halves of a chunk at once; so parts are read as such.
-func (b *Blocks) near(i int, p []byte, at int64) bool {
-	c := b.dev.chunks[i]
-	p = within(c, p, at)
-	if len(p) == 0 || len(p) < int(c.Size) && b.remembered(i, p, at) {
-		return true
-	}
-	if !b.source.ReadPart(c, p, at) {
+// remembered fills p from chunk i, and the zeros behind it, if it was read lately.
+func (b *Blocks) remembered(i int, p []byte, at int64) bool {
+	r := &b.recent[i%recentChunks]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.data == nil || r.index != i {
 		return false
 	}
-	b.stats.cacheBytes.Add(int64(len(p)))
-	if len(p) == int(c.Size) {
-		b.stats.cacheChunks.Add(1)
-	}
+	p = within(b.dev.chunks[i], p, at)
+	copy(p, (*r.data)[min(at, store.ChunkSize):])
 	return true
 }
 
@@ -157,22 +176,14 @@ func within(c store.Chunk, p []byte, at int64) []byte {
 	return p[:n]
 }
 
-// remembered fills p from chunk i if it was read lately.
-func (b *Blocks) remembered(i int, p []byte, at int64) bool {
-	r := &b.recent[i%recentChunks]
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.data == nil || r.index != i {
-		return false
-	}
-	copy(p, (*r.data)[at:])
-	return true
-}
-
-// part does what near does with a chunk that has to be read whole.
+// part fills p from chunk i and the zeros behind it, beginning at byte at of it,
+// and reads the chunk whole for that.
 func (b *Blocks) part(ctx context.Context, i int, p []byte, at int64) error {
 	c := b.dev.chunks[i]
-	if p = within(c, p, at); len(p) == int(c.Size) {
+	switch p = within(c, p, at); len(p) {
+	case 0:
+		return nil
+	case int(c.Size):
 		return b.load(ctx, c, p)
 	}
 	data := b.free.Get().(*[]byte)

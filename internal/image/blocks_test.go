@@ -32,18 +32,27 @@ func testDevice(sizes []int) ([]byte, *Blocks) {
 	return all, newBlocks(dev, m)
 }
 
-// ReadChunk and ReadPart make memory a source of Blocks.
+// ReadChunk and ReadRun make memory a source of Blocks.
 func (m memory) ReadChunk(_ context.Context, c store.Chunk, dst []byte) (store.Tier, error) {
 	copy(dst, m[c.Digest])
 	return store.FromCache, nil
 }
 
-// ReadPart gives parts of half of the chunks; the others have to be read whole.
-func (m memory) ReadPart(c store.Chunk, dst []byte, off int64) bool {
-	if c.Digest[0]%2 == 0 {
-		return false
+// ReadRun gives runs of three quarters of the chunks; the others have to be read whole.
+func (m memory) ReadRun(chunks []store.Chunk, dst []byte, off int64) bool {
+	for _, c := range chunks {
+		if c.Digest[0]%4 == 0 {
+			return false
+		}
 	}
-	copy(dst, m[c.Digest][off:])
+	clear(dst)
+	at := -off
+	for _, c := range chunks {
+		if at < int64(len(dst)) {
+			copy(dst[max(0, at):], m[c.Digest][min(max(0, -at), int64(c.Size)):])
+		}
+		at += int64(blocksOf(c.Size)) * store.BlockSize
+	}
 	return true
 }
 
@@ -61,7 +70,7 @@ func (b brokenChunk) ReadChunk(ctx context.Context, c store.Chunk, dst []byte) (
 	return b.memory.ReadChunk(ctx, c, dst)
 }
 
-func (b brokenChunk) ReadPart(store.Chunk, []byte, int64) bool { return false }
+func (b brokenChunk) ReadRun([]store.Chunk, []byte, int64) bool { return false }
 
 func TestBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

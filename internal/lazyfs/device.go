@@ -79,18 +79,25 @@ func (d *device) receive(buf []byte) (int, error) {
 
 // reply answers a request. That nobody waits any more is no error.
 func (d *device) reply(unique uint64, body []byte) error {
-	var err error
-	if len(body) == 0 {
-		_, err = unix.Write(d.fd, header(unique, 0, 0))
-	} else {
-		_, err = unix.Writev(d.fd, [][]byte{header(unique, 0, len(body)), body})
-	}
+	b := make([]byte, outHeader, outHeader+len(body))
+	putHeader(b, unique, 0, len(body))
+	_, err := unix.Write(d.fd, append(b, body...))
+	return gone(err)
+}
+
+// replyData answers a READ with the first n bytes of a buffer's data.
+func (d *device) replyData(unique uint64, b buffer, n int) error {
+	message := b[dataStart-outHeader : dataStart+n]
+	putHeader(message, unique, 0, n)
+	_, err := unix.Write(d.fd, message)
 	return gone(err)
 }
 
 // fail answers a request with an error.
 func (d *device) fail(unique uint64, errno syscall.Errno) error {
-	_, err := unix.Write(d.fd, header(unique, errno, 0))
+	b := make([]byte, outHeader)
+	putHeader(b, unique, errno, 0)
+	_, err := unix.Write(d.fd, b)
 	return gone(err)
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,12 +16,14 @@ import (
 	"brisk.dev/brisk/internal/fault"
 )
 
-// receivers are the threads that wait in the kernel for requests. They do
-// nothing that can block, so two suffice to keep one always waiting.
-const receivers = 2
+// spare is how many receivers are kept waiting in the kernel for requests. A file
+// that is read in sequence comes as a burst of them.
+const spare = 8
 
-// server answers the kernel's requests. Each request that concerns an image runs
-// in a goroutine of its own, so that none waits for another but for memory.
+// server answers the kernel's requests. Whoever receives one answers it as well,
+// since handing it to another costs as much as most answers, and the last to leave
+// the kernel with a request sends another to wait there: so no request waits for
+// another but for memory.
 type server struct {
 	dev      *device
 	files    *files
@@ -32,22 +35,23 @@ type server struct {
 
 	ctx     context.Context // ends all reads
 	running sync.WaitGroup
+	waiting atomic.Int32 // receivers without a request
 }
 
 // start serves until the mount is gone; wait waits for that.
-func (s *server) start() {
-	for range receivers {
-		s.running.Go(s.receive)
-	}
-}
+func (s *server) start() { s.running.Go(s.receive) }
 
 // wait returns when the mount is gone and every request has been answered.
 func (s *server) wait() { s.running.Wait() }
 
+// receive receives requests, and answers them, until enough others wait for more.
 func (s *server) receive() {
-	buf := make([]byte, requestBytes)
+	buf := requests.Get().(*[requestBytes]byte)
+	defer requests.Put(buf)
 	for {
-		n, err := s.dev.receive(buf)
+		s.waiting.Add(1)
+		n, err := s.dev.receive(buf[:])
+		last := s.waiting.Add(-1) == 0
 		if err == unix.ENODEV {
 			return
 		}
@@ -55,25 +59,31 @@ func (s *server) receive() {
 			s.log.say(slog.LevelError, "", "receive", "lazyfs cannot receive requests", "error", err)
 			return
 		}
-		r, ok := parseRequest(buf[:n])
-		if !ok {
+		if last {
+			s.running.Go(s.receive)
+		}
+		if r, ok := parseRequest(buf[:n]); ok {
+			s.answer(r)
+		} else {
 			s.log.say(slog.LevelError, "", "parse", "lazyfs got a broken request", "bytes", n)
-			continue
 		}
-		switch r.op {
-		case opForget, opBatchForget, opInterrupt, opDestroy:
-			// No answer is wanted. Nodes are made of names, so there is nothing to forget. An
-			// interrupt only says that some signal arrived; an error in place of
-			// the data would hit everybody who waits for the same page.
-			continue
+		if s.waiting.Load() >= spare {
+			return
 		}
-		r.body = append([]byte(nil), r.body...)
-		s.running.Go(func() { s.answer(r) })
 	}
 }
 
+var requests = sync.Pool{New: func() any { return new([requestBytes]byte) }}
+
 // answer runs one request and replies, whatever happens.
 func (s *server) answer(r request) {
+	switch r.op {
+	case opForget, opBatchForget, opInterrupt, opDestroy:
+		// No answer is wanted. Nodes are made of names, so there is nothing to forget. An
+		// interrupt only says that some signal arrived; an error in place of
+		// the data would hit everybody who waits for the same page.
+		return
+	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.deadline)
 	defer cancel()
 	replied := false
@@ -192,14 +202,14 @@ func (s *server) read(ctx context.Context, r request, replied *bool) error {
 	defer release()
 	buf := buffers.get(size)
 	defer buffers.put(buf)
-	data, err := s.fill(ctx, f, buf[:size], off)
+	n, err := s.fill(ctx, f, buf.data(size), off)
 	*replied = true
 	if err != nil {
 		s.failed(f, err)
 		return s.dev.fail(r.unique, unix.EIO)
 	}
-	f.bytes.Add(int64(len(data)))
-	return s.dev.reply(r.unique, data)
+	f.bytes.Add(int64(n))
+	return s.dev.replyData(r.unique, buf, n)
 }
 
 // reserve waits until a read of n bytes fits into the memory that its image, and
@@ -215,21 +225,21 @@ func (s *server) reserve(ctx context.Context, f *file, n int64) (release func(),
 	return func() { s.budget.Release(n); f.budget.Release(n) }, nil
 }
 
-// fill reads what of p lies within the file.
-func (s *server) fill(ctx context.Context, f *file, p []byte, off int64) ([]byte, error) {
+// fill reads what of p lies within the file, and gives its length.
+func (s *server) fill(ctx context.Context, f *file, p []byte, off int64) (int, error) {
 	img, err := f.image(ctx, s.lookup)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	p = p[:max(0, min(int64(len(p)), img.size()-off))]
 	inside := p[:max(0, min(int64(len(p)), img.Blocks.Size()-off))]
 	if len(inside) > 0 {
 		if err := img.Blocks.ReadAt(ctx, inside, off); err != nil {
-			return nil, err
+			return 0, err
 		}
 	}
 	clear(p[len(inside):])
-	return p, nil
+	return len(p), nil
 }
 
 func (s *server) failed(f *file, err error) {
@@ -239,37 +249,4 @@ func (s *server) failed(f *file, err error) {
 	f.errors.Add(1)
 	s.log.say(slog.LevelError, f.id, string(fault.ClassOf(err)), "image cannot be read: its readers get EIO",
 		"image", f.id, "class", string(fault.ClassOf(err)), "error", err)
-}
-
-// buffers are those of READs, of two sizes: most reads are of a chunk or less. A
-// few are kept from the garbage collector, whom a sequential read would otherwise
-// have run every few requests, throwing away what the next ones need.
-var buffers = bufferPools{chunk: make(chan []byte, 16), whole: make(chan []byte, 4)}
-
-type bufferPools struct{ chunk, whole chan []byte }
-
-const chunkBuffer = 128 << 10
-
-func (p *bufferPools) get(n int) []byte {
-	pool, size := p.chunk, chunkBuffer
-	if n > chunkBuffer {
-		pool, size = p.whole, maxRead
-	}
-	select {
-	case b := <-pool:
-		return b
-	default:
-		return make([]byte, size)
-	}
-}
-
-func (p *bufferPools) put(b []byte) {
-	pool := p.whole
-	if len(b) == chunkBuffer {
-		pool = p.chunk
-	}
-	select {
-	case pool <- b:
-	default:
-	}
 }

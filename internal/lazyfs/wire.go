@@ -105,13 +105,11 @@ func (r request) name() string {
 	return string(r.body)
 }
 
-// header begins every answer. An answer with an error has no body.
-func header(unique uint64, errno syscall.Errno, body int) []byte {
-	b := make([]byte, outHeader, outHeader+body)
+// putHeader begins every answer. One with an error has no body.
+func putHeader(b []byte, unique uint64, errno syscall.Errno, body int) {
 	order.PutUint32(b, uint32(outHeader+body))
 	order.PutUint32(b[4:], uint32(-int32(errno)))
 	order.PutUint64(b[8:], unique)
-	return b
 }
 
 // resendMessage is the notification that makes the kernel send everything again

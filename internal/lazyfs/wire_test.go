@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/semaphore"
@@ -125,8 +126,19 @@ func FuzzRequest(f *testing.F) {
 		if !ok {
 			return
 		}
-		data, err := s.fill(context.Background(), file, make([]byte, size), off)
+		n, err := s.fill(context.Background(), file, make([]byte, size), off)
 		require.NoError(t, err)
-		require.Len(t, data, int(max(0, min(int64(size), 8192-off))))
+		require.Equal(t, int(max(0, min(int64(size), 8192-off))), n)
 	})
+}
+
+// TestBuffers: the data of an answer begins at a page, or disks could not write to it.
+func TestBuffers(t *testing.T) {
+	for _, n := range []int{1, 4096, chunkData, chunkData + 1, maxRead} {
+		for range 20 {
+			b := buffers.get(n)
+			require.Len(t, b.data(n), n)
+			require.Zero(t, uintptr(unsafe.Pointer(&b.data(n)[0]))%4096)
+		}
+	}
 }

@@ -146,10 +146,12 @@ type Cache interface {
 	// Read fills dst (len = c.Size) and reports whether the chunk is here. A
 	// chunk whose bytes do not match its digest is dropped and counts as absent.
 	Read(c Chunk, dst []byte) (bool, error)
-	// ReadPart fills dst from the byte at off of a chunk, if the cache need not look at the
-	// rest of it: since opening, its bytes matched its digest or were written. It
-	// reports whether it has; if not, which is no miss, Read may still.
-	ReadPart(c Chunk, dst []byte, off int64) bool
+	// ReadRun fills dst from the byte at off of a run of chunks, each of which begins at
+	// the next multiple of BlockSize, with zeros before it. It does so only if all that it
+	// needs is here, and need not be looked at as a whole: since opening, the
+	// chunks' bytes matched their digests or were written. It reports whether it has;
+	// if not, which is no miss, dst is undefined, and Read may still.
+	ReadRun(chunks []Chunk, dst []byte, off int64) bool
 	// Write keeps a verified chunk. Losing it in a crash is allowed; giving back wrong bytes never is.
 	Write(c Chunk, data []byte) error
 	Has(d Digest) bool

@@ -180,12 +180,12 @@ func (s *Store) fromCache(c Chunk, dst []byte) bool {
 	return ok
 }
 
-// readPart fills dst from the byte at off of a chunk, if the cache has it verified already.
-func (s *Store) readPart(c Chunk, dst []byte, off int64) bool {
-	if s.opts.Cache == nil || !s.opts.Cache.ReadPart(c, dst, off) {
+// readRun fills dst from chunks that the cache has and has verified already.
+func (s *Store) readRun(chunks []Chunk, dst []byte, off int64) bool {
+	if s.opts.Cache == nil || !s.opts.Cache.ReadRun(chunks, dst, off) {
 		return false
 	}
-	s.counters.cacheReads.Add(1)
+	s.counters.cacheReads.Add(int64(len(chunks)))
 	s.counters.cacheBytes.Add(int64(len(dst)))
 	return true
 }

@@ -27,6 +27,7 @@ func (r *Reader) ReadChunk(ctx context.Context, c Chunk, dst []byte) (Tier, erro
 	return r.s.readChunk(ctx, c, dst)
 }
 
-// ReadPart fills dst from the byte at off of a chunk of the image and reports
-// whether it could: only the cache may be asked, and only for what it need not verify first.
-func (r *Reader) ReadPart(c Chunk, dst []byte, off int64) bool { return r.s.readPart(c, dst, off) }
+// ReadRun does what Cache.ReadRun does, for chunks of the image.
+func (r *Reader) ReadRun(chunks []Chunk, dst []byte, off int64) bool {
+	return r.s.readRun(chunks, dst, off)
+}

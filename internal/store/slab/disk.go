@@ -41,6 +41,10 @@ type disk interface {
 type file interface {
 	ReadAt(p []byte, off int64) (int, error)
 	WriteAt(p []byte, off int64) (int, error)
+	// read is ReadAt that leaves nothing more in the page cache than there was: those
+	// who read files of images have their own there. It is fastest for
+	// whole blocks, and p at the beginning of a page.
+	read(p []byte, off int64) (int, error)
 	// readDisk is ReadAt past the page cache, where that can be done. Offset and
 	// length are in whole blocks, and p is one of alignedBuffer.
 	readDisk(p []byte, off int64) (int, error)
@@ -135,6 +139,46 @@ type osFile struct {
 	*os.File
 	direct func() *os.File // may give nil
 }
+
+func (f *osFile) read(p []byte, off int64) (int, error) {
+	direct := f.direct()
+	if direct == nil || off%store.BlockSize != 0 || len(p) == 0 || f.cached(off, len(p)) {
+		return f.ReadAt(p, off)
+	}
+	aligned := p
+	if len(p)%store.BlockSize != 0 || !isAligned(p) {
+		if len(p) > store.ChunkSize {
+			return f.ReadAt(p, off)
+		}
+		b := alignedBuffers.Get().(*[]byte)
+		defer alignedBuffers.Put(b)
+		aligned = (*b)[:(len(p)+store.BlockSize-1)&^(store.BlockSize-1)]
+	}
+	n, err := direct.ReadAt(aligned, off)
+	if n < len(p) && (err == io.EOF || errors.Is(err, unix.EINVAL)) { // its last block is not whole, or those of the disk are larger
+		return f.ReadAt(p, off)
+	}
+	if &aligned[0] != &p[0] {
+		copy(p, aligned[:n])
+	}
+	if n >= len(p) {
+		return len(p), nil
+	}
+	return n, err
+}
+
+// cached reports whether it is better to read through the page cache: it has all of
+// that, or some of it has yet to be written to the disk. A kernel that cannot
+// tell (before 6.5) reads through it always.
+func (f *osFile) cached(off int64, n int) bool {
+	var st unix.Cachestat_t
+	err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &st, 0)
+	return err != nil || st.Dirty > 0 || st.Writeback > 0 || st.Cache >= uint64((n+store.BlockSize-1)/store.BlockSize)
+}
+
+var alignedBuffers = sync.Pool{New: func() any { b := alignedBuffer(store.ChunkSize); return &b }}
+
+func isAligned(p []byte) bool { return uintptr(unsafe.Pointer(&p[0]))%store.BlockSize == 0 }
 
 func (f *osFile) readDisk(p []byte, off int64) (int, error) {
 	if direct := f.direct(); direct != nil {

@@ -36,6 +36,9 @@
 //
 // # Who blocks whom
 //
+// Reads bypass the page cache, unless it has what they ask for: the mounts of images
+// have pages of their own, and read-ahead of the slab would bring what belongs to others.
+//
 // Read blocks on the disk only: never on a sync, an eviction, or a scrub. Write
 // blocks on copying into the page cache, or, when the kernel throttles writers, on
 // the disk; when the slab is full, one write in 32 evicts for the others, which

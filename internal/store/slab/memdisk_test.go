@@ -307,6 +307,7 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
+func (f *memFile) read(p []byte, off int64) (int, error)     { return f.ReadAt(p, off) }
 func (f *memFile) readDisk(p []byte, off int64) (int, error) { return f.ReadAt(p, off) }
 
 func (f *memFile) edit(op string, e edit) error {

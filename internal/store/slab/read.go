@@ -30,7 +30,7 @@ func (s *Slab) Read(c store.Chunk, dst []byte) (bool, error) {
 	grace := &s.grace[s.epoch]
 	grace.RLock()
 	s.mu.RUnlock()
-	_, err := s.data.ReadAt(dst, p.offset())
+	_, err := s.data.read(dst, p.offset())
 	grace.RUnlock()
 	if err != nil {
 		if errors.Is(err, os.ErrClosed) {
@@ -52,27 +52,72 @@ func (s *Slab) Read(c store.Chunk, dst []byte) (bool, error) {
 	return true, nil
 }
 
-// ReadPart implements store.Cache.
-func (s *Slab) ReadPart(c store.Chunk, dst []byte, off int64) bool {
+// piece is a part of a run that lies in one piece.
+type piece struct {
+	at  int64 // in the slab's file
+	dst []byte
+}
+
+// ReadRun implements store.Cache. Chunks that were written one after the other lie
+// so, and are read at once.
+func (s *Slab) ReadRun(chunks []store.Chunk, dst []byte, off int64) bool {
+	if off < 0 {
+		return false
+	}
+	var few [8]piece
+	pieces, rest, start := few[:0], dst, off
 	s.mu.RLock()
-	_, e := s.table.find(c.Digest)
-	if s.closed || e == nil || !e.here() || e.state&stateChecked == 0 || e.place.size != c.Size ||
-		off < 0 || off > int64(c.Size)-int64(len(dst)) {
+	for _, c := range chunks {
+		_, e := s.table.find(c.Digest)
+		if s.closed || e == nil || !e.here() || e.state&stateChecked == 0 || e.place.size != c.Size {
+			s.mu.RUnlock()
+			return false
+		}
+		s.clock.touch(&e.used)
+		length := int64(e.place.extent().count) * store.BlockSize
+		if off >= length {
+			off -= length
+			continue
+		}
+		n := min(int64(len(rest)), length-off)
+		at := e.place.offset() + off
+		if l := len(pieces) - 1; l >= 0 && pieces[l].at+int64(len(pieces[l].dst)) == at {
+			pieces[l].dst = pieces[l].dst[:len(pieces[l].dst)+int(n)] // dst goes on behind it
+		} else {
+			pieces = append(pieces, piece{at, rest[:n]})
+		}
+		rest, off = rest[n:], 0
+	}
+	if len(rest) > 0 {
 		s.mu.RUnlock()
 		return false
 	}
-	p := e.place
-	s.clock.touch(&e.used)
 	grace := &s.grace[s.epoch]
 	grace.RLock()
 	s.mu.RUnlock()
-	_, err := s.data.ReadAt(dst, p.offset()+off)
-	grace.RUnlock()
-	if err != nil {
-		return false // Read finds out what is wrong
+	defer grace.RUnlock()
+	for _, p := range pieces {
+		if len(p.dst) == 0 {
+			continue
+		}
+		if _, err := s.data.read(p.dst, p.at); err != nil {
+			return false // Read finds out what is wrong
+		}
 	}
-	s.counters.hits.Add(1)
+	clearPadding(chunks, dst, start)
+	s.counters.hits.Add(int64(len(chunks)))
 	return true
+}
+
+// clearPadding makes zeros of what lies between chunks, which no digest vouches for.
+func clearPadding(chunks []store.Chunk, dst []byte, off int64) {
+	within := func(at int64) int64 { return max(0, min(at-off, int64(len(dst)))) }
+	at := int64(0)
+	for _, c := range chunks {
+		end := at + int64(c.Size)
+		at += int64(blocks(c.Size)) * store.BlockSize
+		clear(dst[within(end):within(at)])
+	}
 }
 
 var errMismatch = errors.New("its content does not match its digest")

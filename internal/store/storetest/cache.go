@@ -17,7 +17,7 @@ func TestCache(t *testing.T, open func(t *testing.T) store.Cache) {
 	tests := map[string]func(*testing.T, store.Cache){
 		"Sizes":       cacheSizes,
 		"Absent":      cacheAbsent,
-		"Parts":       cacheParts,
+		"Runs":        cacheRuns,
 		"Twice":       cacheTwice,
 		"OwnsNothing": cacheOwnsNothing,
 		"Invalid":     cacheInvalid,
@@ -100,30 +100,65 @@ func cacheAbsent(t *testing.T, m store.Cache) {
 	}
 }
 
-func cacheParts(t *testing.T, m store.Cache) {
-	c, data := Piece(1, 100_000)
-	dst := make([]byte, 4096)
-	if m.ReadPart(c, dst, 0) {
-		t.Fatal("has part of what it has not")
+func cacheRuns(t *testing.T, m store.Cache) {
+	var chunks []store.Chunk
+	var run []byte // what the chunks are, one behind the other
+	for i, n := range []int{store.ChunkSize, store.ChunkSize, 100_000, 1, store.ChunkSize} {
+		c, data := Piece(uint64(i), n)
+		chunks = append(chunks, c)
+		run = append(run, data...)
+		run = append(run, make([]byte, -n&(store.BlockSize-1))...)
 	}
-	keep(t, m, c, data)
-	for _, off := range []int64{0, 1, 4096, 100_000 - 4096} {
-		clear(dst)
-		if !m.ReadPart(c, dst, off) || !bytes.Equal(dst, data[off:off+4096]) {
-			t.Fatalf("part at %d: not there, or wrong", off)
+	dst := make([]byte, len(run))
+	for _, i := range []int{1, 0, 4, 2} { // not where they belong
+		keep(t, m, chunks[i], run[offset(chunks, i):][:chunks[i].Size])
+		if m.ReadRun(chunks, dst, 0) {
+			t.Fatal("has what it has not")
 		}
 	}
-	for _, off := range []int64{-1, 100_000 - 4095, 100_000, 1 << 62} {
-		if m.ReadPart(c, dst, off) {
-			t.Fatalf("part at %d: it is outside", off)
+	keep(t, m, chunks[3], run[offset(chunks, 3):][:1])
+	rapid.Check(t, func(t *rapid.T) {
+		first := rapid.IntRange(0, len(chunks)-1).Draw(t, "first")
+		last := rapid.IntRange(first, len(chunks)-1).Draw(t, "last")
+		want := run[offset(chunks, first):offset(chunks, last+1)]
+		off := rapid.IntRange(0, len(want)/store.BlockSize).Draw(t, "block") * store.BlockSize
+		if rapid.Bool().Draw(t, "odd") {
+			off = rapid.IntRange(0, len(want)).Draw(t, "offset")
+		}
+		n := rapid.IntRange(0, len(want)-off).Draw(t, "length")
+		if rapid.Bool().Draw(t, "whole blocks") {
+			n &^= store.BlockSize - 1
+		}
+		dst := bytes.Repeat([]byte{0xee}, n)
+		if !m.ReadRun(chunks[first:last+1], dst, int64(off)) {
+			t.Fatalf("%d bytes at %d of chunks %d to %d: not there", n, off, first, last)
+		}
+		if !bytes.Equal(dst, want[off:off+n]) {
+			t.Fatalf("%d bytes at %d of chunks %d to %d: wrong", n, off, first, last)
+		}
+	})
+	for _, off := range []int64{-1, 1, 100_000, 1 << 62} {
+		if m.ReadRun(chunks[:1], dst[:store.ChunkSize], off) {
+			t.Fatalf("run at %d: it is outside", off)
 		}
 	}
-	if m.ReadPart(store.Chunk{Digest: c.Digest, Size: 99_999}, dst, 0) {
+	if m.ReadRun([]store.Chunk{{Digest: chunks[2].Digest, Size: 99_999}}, dst[:1], 0) {
 		t.Fatal("has part of a chunk of another size")
 	}
-	if st := m.Stats(); st.Hits != 4 || st.Misses != 0 {
+	if m.ReadRun(nil, dst[:1], 0) {
+		t.Fatal("has something of nothing")
+	}
+	if st := m.Stats(); st.Misses != 0 {
 		t.Fatalf("%+v", st)
 	}
+}
+
+// offset is where chunk i of a run begins.
+func offset(chunks []store.Chunk, i int) (at int) {
+	for _, c := range chunks[:i] {
+		at += (int(c.Size) + store.BlockSize - 1) &^ (store.BlockSize - 1)
+	}
+	return at
 }
 
 func cacheTwice(t *testing.T, m store.Cache) {

@@ -232,16 +232,24 @@ func (m *MemCache) Read(c store.Chunk, dst []byte) (bool, error) {
 	return true, nil
 }
 
-// ReadPart implements store.Cache.
-func (m *MemCache) ReadPart(c store.Chunk, dst []byte, off int64) bool {
+// ReadRun implements store.Cache.
+func (m *MemCache) ReadRun(chunks []store.Chunk, dst []byte, off int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b, ok := m.chunks[c.Digest]
-	if !ok || len(b) != int(c.Size) || off < 0 || off > int64(len(b)-len(dst)) {
+	var run []byte
+	for _, c := range chunks {
+		b, ok := m.chunks[c.Digest]
+		if !ok || len(b) != int(c.Size) {
+			return false
+		}
+		run = append(run, b...)
+		run = append(run, make([]byte, -len(b)&(store.BlockSize-1))...)
+	}
+	if off < 0 || off > int64(len(run)-len(dst)) {
 		return false
 	}
-	m.stats.Hits++
-	copy(dst, b[off:])
+	m.stats.Hits += int64(len(chunks))
+	copy(dst, run[off:])
 	return true
 }
 
