@@ -15,7 +15,22 @@ const tempPrefix = ".new-"
 
 // publish makes data the content of path: all of it or, after a crash at any
 // moment, what was there before; durable when it returns.
-func publish(path string, data []byte) (err error) {
+func publish(path string, data []byte) error {
+	if err := write(path, data, (*os.File).Sync); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// keep makes data the content of path, as a copy of what the origin has: it may be lost,
+// or be another than it was, after a power loss. Starts wait for these copies, and a
+// sync waits for all that the disk has to do for the chunks that arrive meanwhile.
+func keep(path string, data []byte) error {
+	return write(path, data, func(*os.File) error { return nil })
+}
+
+// write makes data the content of path, which nobody sees before done has returned.
+func write(path string, data []byte, done func(*os.File) error) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return store.DiskError(err, "write", path)
@@ -34,13 +49,10 @@ func publish(path string, data []byte) (err error) {
 	if _, err := f.Write(data); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
+	if err := done(f); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
+	return os.Rename(f.Name(), path)
 }
 
 // unpublish removes a file durably; that there is none is no error.

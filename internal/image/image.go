@@ -3,7 +3,6 @@ package image
 import (
 	"context"
 	"os"
-	"path/filepath"
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
@@ -160,10 +159,7 @@ func (i *Image) blob(ctx context.Context, d store.Digest, size int64) ([]byte, e
 	if int64(len(b)) != size || store.Sum(b) != d {
 		return nil, noCopy(fault.New(fault.Corrupt, "blob %s is not what its digest says", d.Short()))
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, store.DiskError(err, "keep", path)
-	}
-	return b, publish(path, b)
+	return b, keep(path, b)
 }
 
 // noCopy turns "not found" for something that a manifest promises into corruption,

@@ -78,7 +78,7 @@ func (s *Images) readManifest(ctx context.Context, workspace string, d store.Dig
 	m, _, err = s.originManifest(ctx, workspace, d)
 	switch {
 	case err == nil:
-		return m, publish(path, m.Encode())
+		return m, keep(path, m.Encode())
 	case fault.Is(err, fault.NotFound) && !fault.Is(here, fault.NotFound):
 		err = noCopy(here) // it is damaged here and absent there
 	case fault.Is(err, fault.Corrupt):
