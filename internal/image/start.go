@@ -2,12 +2,14 @@ package image
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"brisk.dev/brisk/internal/fault"
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/trace"
 )
 
 // StartSpec says what is being started.
@@ -15,7 +17,8 @@ type StartSpec struct {
 	Workspace string
 	Image     store.Digest
 	Entry     Entry
-	Guess     Guess // for when nothing is known of it or of others on the image; nil: none
+	Guess     Guess        // for when nothing is known of it or of others on the image; nil: none
+	Trace     *trace.Trace // gets the steps of bringing; nil: none
 }
 
 // Guess names chunks that a start is likely to read. It may read the image, and hands on
@@ -69,9 +72,11 @@ type course struct {
 const (
 	// longestCourse ends a prefetch that no start has been waiting for in the end.
 	longestCourse = 2 * time.Minute
-	// firstUse is how long after being ready a start may still read what belongs to it.
-	firstUse = 10 * time.Second
 )
+
+// FirstUse is how long after being ready a start may still read what belongs to it, if nobody
+// says that it has been of use.
+const FirstUse = 10 * time.Second
 
 // Begin begins to bring what a start is going to read. It is to be called as early as
 // can be: the image itself may still have to be fetched.
@@ -173,7 +178,7 @@ func (s *Start) Ready() {
 		s.recording.Ready()
 	}
 	if s.timer == nil {
-		s.timer = time.AfterFunc(firstUse, s.Done)
+		s.timer = time.AfterFunc(FirstUse, s.Done)
 	}
 }
 
@@ -249,7 +254,9 @@ func (s *Start) fetch(c *course, spec StartSpec) {
 		entry  EntryID
 	}{{"profile", spec.Entry.ID}, {"image", anyEntry.ID}} {
 		key := profileKey{spec.Workspace, spec.Image, try.entry}
+		began := time.Now()
 		k, err := s.p.get(c.ctx, key)
+		spec.Trace.Add("find profile", began, time.Since(began), "")
 		if err != nil {
 			if c.ctx.Err() == nil {
 				s.p.log.Warn("a profile cannot be read; the start reads for itself", "image", spec.Image.Short(), "error", err)
@@ -289,8 +296,10 @@ func (c *course) brought(chunks, bytes int64) {
 // follow brings what a profile lists.
 func (s *Start) follow(c *course, st ProfileStore, key profileKey, k *known, profile *Profile) {
 	if len(profile.Hot) > 0 {
+		began := time.Now()
 		got, err := st.Stream(c.ctx, profile.Hot)
 		c.brought(got.Chunks, got.Bytes)
+		s.spec.Trace.Add("stream hot pack", began, time.Since(began), fmt.Sprintf("%d chunks, %.1f MB", got.Chunks, float64(got.Stored)/1e6))
 		if c.ctx.Err() != nil {
 			return
 		}

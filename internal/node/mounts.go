@@ -38,7 +38,7 @@ const (
 //
 // A start whose entry point has been seen before gets a native mount if the image
 // is complete in the slab. Any other gets a lazy one: what it reads has to be seen, or
-// fetched. After a start the rest of the image is fetched, and as soon as it is
+// fetched. After its first use the rest of the image is fetched, and as soon as it is
 // there the native mount is made, so that the next start finds it. Who uses a
 // mount stays on it; the lazy mount goes with its last user then.
 type mounts struct {
@@ -134,14 +134,16 @@ func (m *mounts) get(ctx context.Context, workspace, ref string, e *entry) (_ *R
 	}()
 	// What the start reads is on its way while the image itself is being looked for, if it is told by its digest.
 	if d, err := store.ParseDigest(ref); err == nil {
-		start = m.begin(workspace, d, e)
+		start = m.begin(ctx, workspace, d, e)
 	}
+	found := trace.Begin(ctx, "find image")
 	img, err := m.images.Get(ctx, image.Ref{Workspace: workspace, Name: ref})
 	if err != nil {
 		return nil, err
 	}
+	found("")
 	if start == nil {
-		start = m.begin(workspace, img.Digest, e)
+		start = m.begin(ctx, workspace, img.Digest, e)
 	}
 	id := img.Digest.String()
 	waiting, cancel := context.WithTimeout(ctx, nativeWait)
@@ -174,11 +176,11 @@ func (m *mounts) get(ctx context.Context, workspace, ref string, e *entry) (_ *R
 	return r, nil
 }
 
-func (m *mounts) begin(workspace string, digest store.Digest, e *entry) *image.Start {
+func (m *mounts) begin(ctx context.Context, workspace string, digest store.Digest, e *entry) *image.Start {
 	if e == nil {
 		return nil
 	}
-	return m.profiles.Begin(image.StartSpec{Workspace: workspace, Image: digest, Entry: e.Entry, Guess: e.guess})
+	return m.profiles.Begin(image.StartSpec{Workspace: workspace, Image: digest, Entry: e.Entry, Guess: e.guess, Trace: trace.From(ctx)})
 }
 
 // known reports whether the entry point has been started on the image before, by this process.
@@ -264,12 +266,14 @@ func (m *mounts) release(r *root) {
 func (m *mounts) mountLazy(ctx context.Context, img *image.Image) (*root, error) {
 	var meta string
 	var blocks *image.Blocks
+	end := trace.Begin(ctx, "read metadata")
 	both, fetch := errgroup.WithContext(ctx) // from far away, two round trips at once
 	both.Go(func() (err error) { meta, err = img.MetaPath(fetch); return err })
 	both.Go(func() (err error) { blocks, err = img.Blocks(fetch); return err })
 	if err := both.Wait(); err != nil {
 		return nil, err
 	}
+	end("")
 	r := &root{key: rootKey{img.Digest.String(), false}, img: img, blocks: blocks}
 	var err error
 	if r.mount, err = m.fs.Mount(ctx, lazyfs.Image{ID: r.key.digest, Meta: meta, Blocks: blocks}); err != nil {
@@ -349,14 +353,20 @@ func (m *mounts) mountNative(ctx context.Context, img *image.Image) error {
 	return nil
 }
 
-// started says that a start on an image is over: it is completed now.
+// started says that a start of an entry point on an image is over.
 func (m *mounts) started(img *image.Image, e *entry) {
+	if e != nil {
+		m.mu.Lock()
+		m.seen[seenEntry{img.Digest.String(), e.ID}] = true
+		m.mu.Unlock()
+	}
+}
+
+// used says that what was started on an image is in use: the image is completed now.
+func (m *mounts) used(img *image.Image) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id := img.Digest.String()
-	if e != nil {
-		m.seen[seenEntry{id, e.ID}] = true
-	}
 	if m.closed || m.slab == nil || m.roots[rootKey{id, true}] != nil || m.filling == id {
 		return
 	}

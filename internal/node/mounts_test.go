@@ -127,6 +127,7 @@ func TestTheSecondStartIsNative(t *testing.T) {
 			require.False(t, first.Native())
 			require.True(t, s.inUse(img.Digest.String()))
 			first.Started()
+			first.Used()
 			require.Equal(t, img.Digest.String(), <-s.filled)
 			require.Zero(t, first.Stats().OriginChunks, "nobody has read any of it")
 
@@ -151,6 +152,43 @@ func TestTheSecondStartIsNative(t *testing.T) {
 	}
 }
 
+// TestAnImageIsCompletedAfterItsFirstUse: a start that is ready is about to be used, and
+// its first use may be as heavy as the start was.
+func TestAnImageIsCompletedAfterItsFirstUse(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	s.image("a", 1, 5)
+	r := s.use("a", "x")
+	var asked atomic.Int64
+	s.origin.Before(func(context.Context, storetest.Op) error { asked.Add(1); return nil })
+	r.Started()
+	s.mu.Lock()
+	require.Empty(t, s.todo)
+	require.Empty(t, s.filling)
+	s.mu.Unlock()
+	require.Zero(t, asked.Load())
+	r.Used()
+	<-s.filled
+	require.NotZero(t, asked.Load())
+	require.True(t, s.use("a", "x").Native())
+}
+
+// TestWhatWasNeverUsedIsCompletedWhenItEnds: an instance may have been started for a snapshot.
+func TestWhatWasNeverUsedIsCompletedWhenItEnds(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	s.image("a", 1, 5)
+	failed := s.use("a", "y")
+	failed.Release()
+	s.mu.Lock()
+	require.Empty(t, s.todo, "it has not started")
+	require.Empty(t, s.filling)
+	s.mu.Unlock()
+	r := s.use("a", "x")
+	r.Started()
+	r.Release()
+	<-s.filled
+	require.True(t, s.use("a", "x").Native())
+}
+
 func TestACompleteImageIsLearntFromBeforeItIsNative(t *testing.T) {
 	s := newSite(t, siteOptions{noFill: true})
 	s.image("a", 1, 5)
@@ -159,6 +197,7 @@ func TestACompleteImageIsLearntFromBeforeItIsNative(t *testing.T) {
 	again := s.use("a", "x")
 	require.False(t, again.Native())
 	again.Started()
+	again.Used()
 	<-s.filled
 	require.True(t, s.use("a", "x").Native())
 }
@@ -168,6 +207,7 @@ func TestAnIncompleteImageStaysLazy(t *testing.T) {
 	s.image("a", 1, 20)
 	r := s.use("a", "x")
 	r.Started()
+	r.Used()
 	<-s.filled
 	r = s.use("a", "x")
 	require.False(t, r.Native())
@@ -180,6 +220,7 @@ func TestFillingStopsWhenTheCacheIsFull(t *testing.T) {
 	img := s.image("large", 1, 200)
 	r := s.use("large", "x")
 	r.Started()
+	r.Used()
 	<-s.filled
 	l, err := img.Local(t.Context(), s.cache)
 	require.NoError(t, err)
@@ -196,6 +237,7 @@ func TestEvictionSparesWhatIsMounted(t *testing.T) {
 	requireFile(t, l, 1, 40)
 	requireFile(t, n, 2, 40)
 	n.Started()
+	n.Used()
 	<-s.filled
 	n = s.use("native", "x")
 	require.True(t, n.Native())
@@ -245,6 +287,7 @@ func TestIdleImagesAreGivenUp(t *testing.T) {
 	s.image("a", 1, 5)
 	r := s.use("a", "x")
 	r.Started()
+	r.Used()
 	<-s.filled
 	r.Release()
 	require.Eventually(t, func() bool { s.fs.Sweep(); return len(s.fs.Mounted()) == 0 }, 10*time.Second, time.Millisecond)
@@ -262,6 +305,7 @@ func TestMountsOfTheDeadKeepTheirPins(t *testing.T) {
 	img := s.image("a", 1, 5)
 	r := s.use("a", "x")
 	r.Started()
+	r.Used()
 	<-s.filled
 	r = s.use("a", "")
 	require.True(t, r.Native())
@@ -297,6 +341,7 @@ func TestRemovingAnImageEndsItsCompletion(t *testing.T) {
 	})
 	r := s.use("a", "x")
 	r.Started()
+	r.Used()
 	<-asked
 	r.Release()
 	s.forget(img.Digest.String())

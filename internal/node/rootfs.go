@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,15 +29,16 @@ type Rootfs struct {
 	start  *image.Start
 	once   sync.Once
 	ready  atomic.Bool
+	used   sync.Once
 }
 
 // Release ends the use.
 func (r *Rootfs) Release() {
 	r.once.Do(func() {
 		if r.ready.Load() {
-			r.start.Done()
+			r.Used()
 		} else {
-			r.start.Fail()
+			r.used.Do(r.start.Fail)
 		}
 		r.mounts.release(r.root)
 	})
@@ -60,11 +62,18 @@ func (r *Rootfs) Started() {
 	if !r.ready.Swap(true) {
 		r.start.Ready()
 		r.mounts.started(r.root.img, r.entry)
+		time.AfterFunc(image.FirstUse, r.Used)
 	}
 }
 
-// Used says that what has started has been of use for the first time.
-func (r *Rootfs) Used() { r.start.Done() }
+// Used says that what has started has been of use for the first time. Only now is the rest
+// of the image fetched: what is decompressed beside a first use makes it slower.
+func (r *Rootfs) Used() {
+	r.used.Do(func() {
+		r.start.Done()
+		r.mounts.used(r.root.img)
+	})
+}
 
 // Native reports whether the image is mounted over the slab, with nobody in between.
 func (r *Rootfs) Native() bool { return r.root.key.native }
