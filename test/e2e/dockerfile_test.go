@@ -169,7 +169,9 @@ func TestDockerfile(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			own := *s
 			own.env = append(slices.Clone(s.env), b.env(t)...)
-			build := func(args ...string) []string { return append([]string{"image", "build", "--builder", b.builder}, args...) }
+			build := func(args ...string) []string {
+				return append([]string{"image", "build", "--builder", b.builder}, args...)
+			}
 			name := strings.ReplaceAll(b.name, " ", "-")
 			var built imported
 			own.ask(t, &built, build("-t", name, "--build-arg", "WHAT=something", dir)...)
