@@ -109,7 +109,7 @@ func sum(h hash.Hash) v1.Hash {
 
 // maxTrailer bounds what may follow the end of a tar: writers fill up their last
 // record, of 10 KiB as a rule and of a few MiB at most.
-const maxTrailer = 64 << 20
+const maxTrailer = 16 << 20
 
 // drain reads what follows the end of a tar, for the digests to be complete.
 func drain(r io.Reader) error {

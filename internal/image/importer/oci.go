@@ -28,8 +28,12 @@ const (
 // maxDocument bounds a manifest, index or configuration, in bytes; registries accept 4 MiB.
 const maxDocument = 8 << 20
 
-// maxIndexDepth bounds indexes within indexes.
-const maxIndexDepth = 4
+// Bounds of indexes within indexes, each of which may name thousands of others.
+const (
+	maxIndexDepth = 4
+	maxIndexes    = 100
+	maxCandidates = 10_000 // images in them, counted as often as they are named
+)
 
 // container is a container image found at a path, before any layer is read.
 type container struct {
@@ -181,7 +185,7 @@ func (c candidate) called() string {
 
 // fromIndex finds the image of an index that fits this machine, and tag if that is not "".
 func fromIndex(ctx context.Context, s imageSource, raw []byte, what, tag string) (*container, error) {
-	found, err := find(ctx, s, raw, what, 0)
+	found, err := (&finder{source: s, found: map[v1.Hash][]candidate{}}).find(ctx, raw, what, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -196,8 +200,14 @@ func fromIndex(ctx context.Context, s imageSource, raw []byte, what, tag string)
 	return fromManifest(ctx, s, raw, d.Digest)
 }
 
+// finder looks for images in an index.
+type finder struct {
+	source imageSource
+	found  map[v1.Hash][]candidate // in the nested indexes that were read
+}
+
 // find lists the images that an index names, nested indexes included.
-func find(ctx context.Context, s imageSource, raw []byte, what string, depth int) ([]candidate, error) {
+func (f *finder) find(ctx context.Context, raw []byte, what string, depth int) ([]candidate, error) {
 	var index v1.IndexManifest
 	if err := json.Unmarshal(raw, &index); err != nil {
 		return nil, fault.New(fault.Corrupt, "its %s does not read: %w", what, err)
@@ -215,11 +225,7 @@ func find(ctx context.Context, s imageSource, raw []byte, what string, depth int
 		case d.Annotations["vnd.docker.reference.type"] == "attestation-manifest":
 			// What buildkit says about how it built the image.
 		case d.MediaType.IsIndex():
-			nested, err := document(ctx, s.manifest, d, "index")
-			if err != nil {
-				return nil, err
-			}
-			inner, err := find(ctx, s, nested, "index "+d.Digest.String(), depth+1)
+			inner, err := f.nested(ctx, d, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -232,8 +238,28 @@ func find(ctx context.Context, s imageSource, raw []byte, what string, depth int
 		case d.MediaType.IsImage():
 			found = append(found, candidate{d, name})
 		}
+		if len(found) > maxCandidates {
+			return nil, fault.New(fault.Invalid, "it names more than %d images", maxCandidates)
+		}
 	}
 	return found, nil
+}
+
+// nested is find for an index within another. It reads each only once, however often it is named.
+func (f *finder) nested(ctx context.Context, d v1.Descriptor, depth int) ([]candidate, error) {
+	if known, ok := f.found[d.Digest]; ok {
+		return known, nil
+	}
+	if len(f.found) >= maxIndexes {
+		return nil, fault.New(fault.Invalid, "it has more than %d indexes within indexes", maxIndexes)
+	}
+	raw, err := document(ctx, f.source.manifest, d, "index")
+	if err != nil {
+		return nil, err
+	}
+	found, err := f.find(ctx, raw, "index "+d.Digest.String(), depth)
+	f.found[d.Digest] = found
+	return found, err
 }
 
 // choose picks the image for this platform, of those that are called so. Two
@@ -273,7 +299,7 @@ func choose(found []candidate, tag string) (v1.Descriptor, error) {
 	}
 	switch len(fit) {
 	case 0:
-		return v1.Descriptor{}, wrongPlatform(strings.Join(platforms, ", "))
+		return v1.Descriptor{}, wrongPlatform(listed(platforms))
 	case 1:
 		return fit[0].Descriptor, nil
 	}
@@ -289,8 +315,17 @@ func wrongPlatform(have string) error {
 		WithHint("Build or pull it for the platform %s/%s.", wantOS, wantArch)
 }
 
+// listed are names for people, who need not read thousands.
+func listed(names []string) string {
+	const most = 20
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
 func severalImages(names []string) error {
-	return fault.New(fault.Invalid, "it holds %d images: %s", len(names), strings.Join(names, ", ")).
+	return fault.New(fault.Invalid, "it holds %d images: %s", len(names), listed(names)).
 		WithHint("Say with --tag which one you want.")
 }
 

@@ -1,7 +1,11 @@
 package importer
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -368,6 +372,8 @@ func TestPullFromARegistryThatLies(t *testing.T) {
 			return strings.Contains(r.URL.Path, "/manifests/") && body(w, make([]byte, 9<<20))
 		}, fault.Invalid, "has more than 8388608 bytes"},
 		"size of 2^63-1":          {ofManifest(func(m map[string]any) { first(m)["size"] = int64(1<<63 - 1) }), fault.Invalid, "which cannot be"},
+		"a byte less":             {ofManifest(func(m map[string]any) { first(m)["size"] = len(content) - 1 }), fault.Corrupt, fmt.Sprintf("should have %d bytes and has %d", len(content)-1, len(content))},
+		"a byte more":             {ofManifest(func(m map[string]any) { first(m)["size"] = len(content) + 1 }), fault.Corrupt, fmt.Sprintf("should have %d bytes and has %d", len(content)+1, len(content))},
 		"negative size":           {ofManifest(func(m map[string]any) { first(m)["size"] = -1 }), fault.Invalid, "which cannot be"},
 		"config of 2^62":          {ofManifest(func(m map[string]any) { m["config"].(map[string]any)["size"] = int64(1 << 62) }), fault.Invalid, "cannot be read"},
 		"foreign layer":           {ofManifest(func(m map[string]any) { first(m)["mediaType"] = types.DockerForeignLayer }), fault.Invalid, "has to be fetched from elsewhere"},
@@ -415,6 +421,130 @@ func TestIndexesInCircles(t *testing.T) {
 	require.Equal(t, fault.Invalid, fault.ClassOf(err), "%v", err)
 	require.ErrorContains(t, err, "nested more than 4 deep")
 }
+
+// TestIndexesThatMultiply has indexes that name each other so often that nobody can follow all of it.
+func TestIndexesThatMultiply(t *testing.T) {
+	for name, c := range map[string]struct {
+		levels, width int
+		distinct      bool
+		err           string
+		read          int // manifests
+	}{
+		"the same":  {4, 40, false, "it names more than 10000 images", 5},
+		"different": {1, 200, true, "it has more than 100 indexes within indexes", 101},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, b := newHub(t), withLayers(newBench(t))
+			b.t = t
+			documents := map[string][]byte{}
+			put := func(raw []byte) v1.Descriptor {
+				d, size, err := v1.SHA256(strings.NewReader(string(raw)))
+				require.NoError(t, err)
+				documents[d.String()] = raw
+				return v1.Descriptor{MediaType: types.OCIImageIndex, Digest: d, Size: size}
+			}
+			index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
+			one := put([]byte("an image that is never read"))
+			one.MediaType = types.OCIManifestSchema1
+			index.Manifests = []v1.Descriptor{one}
+			for range c.levels {
+				outer := index
+				outer.Manifests = nil
+				for i := range c.width {
+					if c.distinct {
+						index.Annotations = map[string]string{"number": strconv.Itoa(i)}
+					}
+					outer.Manifests = append(outer.Manifests, put(must(json.Marshal(index))))
+				}
+				index = outer
+			}
+			top := must(json.Marshal(index))
+			read := 0
+			h.set(func(w http.ResponseWriter, r *http.Request) bool {
+				_, identifier, is := strings.Cut(r.URL.Path, "/manifests/")
+				if !is {
+					return false
+				}
+				read++
+				w.Header().Set("Content-Type", string(types.OCIImageIndex))
+				if raw, ok := documents[identifier]; ok {
+					w.Write(raw)
+				} else {
+					w.Write(top)
+				}
+				return true
+			})
+			before := b.files()
+			_, err := b.pull(h.host + "/app:1")
+			require.Equal(t, fault.Invalid, fault.ClassOf(err), "%v", err)
+			require.ErrorContains(t, err, c.err)
+			require.Equal(t, c.read, read)
+			require.Equal(t, before, b.files())
+		})
+	}
+}
+
+func TestThousandsOfLayers(t *testing.T) {
+	img := imageOf(t, layerOf(t, entry{name: "f", data: "x"}))
+	h, b := newHub(t), withLayers(newBench(t))
+	ref := h.push("app:1", img)
+	many := func(n int) func(w http.ResponseWriter, r *http.Request) bool {
+		config, manifest := must(img.ConfigFile()).DeepCopy(), must(img.Manifest()).DeepCopy()
+		for range n - 1 {
+			config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, config.RootFS.DiffIDs[0])
+			manifest.Layers = append(manifest.Layers, manifest.Layers[0])
+		}
+		raw := must(json.Marshal(config))
+		manifest.Config.Digest, manifest.Config.Size, _ = v1.SHA256(bytes.NewReader(raw))
+		return func(w http.ResponseWriter, r *http.Request) bool {
+			switch {
+			case strings.Contains(r.URL.Path, "/manifests/"):
+				w.Header().Set("Content-Type", string(types.DockerManifestSchema2))
+				require.NoError(t, json.NewEncoder(w).Encode(manifest))
+			case strings.HasSuffix(r.URL.Path, manifest.Config.Digest.String()):
+				w.Write(raw)
+			default:
+				return false
+			}
+			return true
+		}
+	}
+	h.set(many(maxLayers))
+	_, err := b.pull(ref)
+	require.NoError(t, err)
+	require.Equal(t, []string{"/ 755", `/f 644 "x"`}, b.list(b.tree("test")))
+	before := b.files()
+	h.set(many(maxLayers + 1))
+	_, err = b.pull(ref)
+	require.Equal(t, fault.Invalid, fault.ClassOf(err), "%v", err)
+	require.ErrorContains(t, err, "it has 1001 layers, and more than 1000 cannot be read")
+	require.Equal(t, before, b.files())
+}
+
+// A layer that is small until it is decompressed costs nothing.
+func TestALayerThatExplodes(t *testing.T) {
+	h, b := newHub(t), withLayers(newBench(t))
+	const size = 16 << 20
+	var stored bytes.Buffer
+	gz, plain := gzip.NewWriter(&stored), sha256.New()
+	tw := tar.NewWriter(io.MultiWriter(gz, plain))
+	require.NoError(t, tw.WriteHeader(&tar.Header{Name: "zeros", Size: size, Mode: 0o644}))
+	must(io.CopyN(tw, zeroReader{}, size))
+	require.NoError(t, tw.Close())
+	require.NoError(t, gz.Close())
+	require.Less(t, stored.Len(), 100_000)
+	r, err := b.pull(h.push("app:zeros", imageOf(t, sumLayer{static.NewLayer(stored.Bytes(), types.OCILayer), sum(plain)})))
+	require.NoError(t, err)
+	require.Equal(t, []int64{size, 0}, []int64{r.Bytes, r.NewBytes})
+}
+
+// sumLayer is a layer whose plain digest is known.
+type sumLayer struct {
+	v1.Layer
+	diffID v1.Hash
+}
+
+func (l sumLayer) DiffID() (v1.Hash, error) { return l.diffID, nil }
 
 func TestPullIsCancelled(t *testing.T) {
 	img, _ := layered(t)

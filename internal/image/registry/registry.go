@@ -210,6 +210,8 @@ func (p *Repo) refusal(status int) (fault.Class, string) {
 		return fault.Invalid, "Log in with `docker login " + p.ref.Context().RegistryStr() + "` (or podman, or buildah), or check that the repository exists and may be used."
 	case status == http.StatusNotFound:
 		return fault.NotFound, "Check the name and the tag."
+	case status == http.StatusRequestEntityTooLarge:
+		return fault.Invalid, "The registry, or a proxy before it, takes no upload of this size: raise its limit (of nginx, client_max_body_size)."
 	case status == http.StatusTooManyRequests:
 		return fault.Unavailable, "The registry limits how often it may be asked: wait, or log in."
 	case status >= 500:
