@@ -104,7 +104,7 @@ process is snapshotted once and restored on every later cold start.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		a.runCommand(), a.upCommand(), a.downCommand(), a.psCommand(), a.logsCommand(), a.callsCommand(),
-		a.imageCommand(), a.storeCommand(), a.nodeCommand(), a.doctorCommand(), a.versionCommand(), holderCommand(),
+		a.imageCommand(), a.storeCommand(), a.nodeCommand(), a.metricsCommand(), a.doctorCommand(), a.versionCommand(), holderCommand(),
 		exitCodesTopic(),
 	)
 	return root

@@ -49,6 +49,29 @@ func serve(t *testing.T, f *apitest.Fake) (data string) {
 	return data
 }
 
+func TestMetrics(t *testing.T) {
+	const text = `# HELP a_total What a is.
+# TYPE a_total counter
+a_total{of="x"} 3
+# TYPE b histogram
+b_bucket{le="0.5"} 1
+b_bucket{le="+Inf"} 2
+b_sum 4.5
+b_count 2
+`
+	data := serve(t, &apitest.Fake{MetricsText: text})
+	code, out, err := brisk(nil, "metrics", "--data", data)
+	require.Equal(t, []any{0, text, ""}, []any{code, out, err})
+	code, out, err = brisk(nil, "metrics", "--data", data, "--json")
+	require.Equal(t, 0, code, err)
+	require.JSONEq(t, `[{"name": "a_total", "type": "counter", "help": "What a is.", "samples": [{"labels": {"of": "x"}, "value": 3}]},
+		{"name": "b", "type": "histogram", "help": "", "samples": [{"labels": {}, "count": 2, "sum": 4.5, "buckets": [{"at_most": 0.5, "count": 1}]}]}]`, out)
+	code, out, err = brisk(nil, "metrics", "--data", data, "--listen", "nowhere:no")
+	require.Equal(t, 2, code)
+	require.Empty(t, out)
+	require.Contains(t, err, "Name a host and a port that are free")
+}
+
 func TestUsage(t *testing.T) {
 	nowhere := t.TempDir()
 	tests := []struct {

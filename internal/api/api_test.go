@@ -57,6 +57,13 @@ func (o *output) Log(stream string, p []byte) error {
 	return nil
 }
 
+func TestMetrics(t *testing.T) {
+	c, _ := start(t, &apitest.Fake{MetricsText: "# TYPE a counter\na 1\n"}, api.Options{})
+	text, err := c.Metrics(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "# TYPE a counter\na 1\n", string(text))
+}
+
 var digest = store.Sum([]byte("a function"))
 
 func TestInfo(t *testing.T) {

@@ -63,6 +63,19 @@ func (c *Client) StoreStats(ctx context.Context) (s StoreStats, err error) {
 	return s, err
 }
 
+// Metrics reads the machine's numbers, in the text format of Prometheus.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.lookup)
+	defer cancel()
+	res, err := c.do(ctx, http.MethodGet, "/v1/metrics", nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return b, fault.Wrap(err, "read", "the metrics")
+}
+
 // HasBlob reports whether the server has the content named by ref, "sha256:HEX".
 func (c *Client) HasBlob(ctx context.Context, ref string) (bool, error) {
 	err := c.ask(ctx, http.MethodHead, c.in("blobs", ref), nil, nil)

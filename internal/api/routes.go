@@ -30,6 +30,7 @@ func (s *Server) routes() http.Handler {
 	handle("GET /v1/info", s.info)
 	handle("POST /v1/shutdown", s.shutdown)
 	handle("GET /v1/store", s.storeStats)
+	handle("GET /v1/metrics", s.metrics)
 	handle("POST /v1/store/gc", s.collect)
 	handle("POST /v1/store/fsck", s.check)
 	handle("GET /v1/nodes", s.nodes)
@@ -102,6 +103,11 @@ func (s *Server) shutdown(w http.ResponseWriter, _ *http.Request) error {
 
 func (s *Server) storeStats(w http.ResponseWriter, r *http.Request) error {
 	return answer(w)(s.backend.Stats.StoreStats(r.Context()))
+}
+
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
+	s.backend.Metrics.ServeHTTP(w, r)
+	return nil
 }
 
 // answer sends a value, or passes the error on.

@@ -33,6 +33,7 @@ type Backend struct {
 	Nodes     Nodes
 
 	Housekeeper Housekeeper
+	Metrics     http.Handler // of the machine, for Prometheus
 }
 
 // Options of a server.

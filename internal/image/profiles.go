@@ -57,7 +57,8 @@ type Profiles struct {
 }
 
 type profileCounters struct {
-	starts, listed, used, touched, written, hot, hotBytes atomic.Int64
+	starts, listed, listedBytes, used, usedBytes, touched, merged, written, hot, hotBytes atomic.Int64
+	courses, cancelled, brought, broughtBytes                                             atomic.Int64
 }
 
 // ProfileStats are counts since opening.
@@ -66,9 +67,15 @@ type ProfileStats struct {
 	Listed   int64 // chunks that were known in advance, in all of them
 	Used     int64 // of these, those that were read
 	Touched  int64 // chunks that were read
+	Merged   int64 // of the starts, those that a profile was learnt from, or learnt more
 	Written  int64 // profiles
 	HotPacks int64 // written
 	HotBytes int64 // in them, as stored
+
+	ListedBytes, UsedBytes int64 // of Listed and Used
+	Courses                int64 // times that what a start would read was fetched ahead of it
+	Cancelled              int64 // of these, those that were broken off: the start was over, or everything was there
+	Brought, BroughtBytes  int64 // chunks that they fetched
 }
 
 // Stats gives the counts.
@@ -76,7 +83,9 @@ func (p *Profiles) Stats() ProfileStats {
 	s := &p.stats
 	return ProfileStats{
 		Starts: s.starts.Load(), Listed: s.listed.Load(), Used: s.used.Load(), Touched: s.touched.Load(),
-		Written: s.written.Load(), HotPacks: s.hot.Load(), HotBytes: s.hotBytes.Load(),
+		Merged: s.merged.Load(), Written: s.written.Load(), HotPacks: s.hot.Load(), HotBytes: s.hotBytes.Load(),
+		ListedBytes: s.listedBytes.Load(), UsedBytes: s.usedBytes.Load(),
+		Courses: s.courses.Load(), Cancelled: s.cancelled.Load(), Brought: s.brought.Load(), BroughtBytes: s.broughtBytes.Load(),
 	}
 }
 
@@ -303,6 +312,9 @@ func (p *Profiles) learn(key profileKey, entry Entry, run Run, device []store.Ch
 			k.changed = time.Now()
 		}
 		k.profile = next
+		if key.entry != anyEntry.ID {
+			p.stats.merged.Add(1)
+		}
 		due := bits.OnesCount32(next.Runs+next.Partial) == 1 || k.unsaved > len(next.Chunks)/16
 		version := k.version
 		p.mu.Unlock()

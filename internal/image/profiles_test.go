@@ -226,7 +226,10 @@ func TestWhatOneStartReadTheNextFinds(t *testing.T) {
 	last.At = time.Time{}
 	require.Equal(t, &StartReport{Source: "profile", Listed: 4, Touched: 3, Used: 2, Brought: 4, Bytes: 4 * store.ChunkSize}, last)
 	require.Equal(t, []int{7, 3, 11, 5, -2}, order(l[0].Profile, two.blocks.Chunks()))
-	require.Equal(t, ProfileStats{Starts: 1, Listed: 4, Used: 2, Touched: 3, Written: 2}, two.profiles.Stats())
+	require.Equal(t, ProfileStats{
+		Starts: 1, Listed: 4, Used: 2, Touched: 3, Merged: 1, Written: 2, ListedBytes: 4 * store.ChunkSize, UsedBytes: 2 * store.ChunkSize,
+		Courses: 1, Brought: 4, BroughtBytes: 4 * store.ChunkSize,
+	}, two.profiles.Stats())
 }
 
 func TestAnotherEntryPointOfTheImageHelps(t *testing.T) {

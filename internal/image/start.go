@@ -63,6 +63,7 @@ type course struct {
 	asked    chan struct{} // closed when it is known whether there is a profile
 	known    bool          // or cannot be told
 	finished chan struct{}
+	fetching bool // there was something to be fetched; of the course's own goroutine
 
 	mu     sync.Mutex
 	report StartReport
@@ -105,6 +106,12 @@ func (s *Start) begin(spec StartSpec) *course {
 		defer close(c.finished)
 		defer c.stop()
 		s.fetch(c, spec)
+		if c.fetching {
+			s.p.stats.courses.Add(1)
+			if c.ctx.Err() != nil {
+				s.p.stats.cancelled.Add(1)
+			}
+		}
 	})
 	return c
 }
@@ -221,12 +228,17 @@ func (p *Profiles) recorded(c *course, spec StartSpec, run Run, device []store.C
 		read[device[i].Digest] = true
 	}
 	report.Listed, report.Touched, report.At = len(list), len(read), time.Now()
+	var listedBytes, usedBytes int64
 	for _, c := range list {
+		listedBytes += int64(c.Size)
 		if read[c.Digest] {
 			report.Used++
+			usedBytes += int64(c.Size)
 		}
 	}
 	st := &p.stats
+	st.listedBytes.Add(listedBytes)
+	st.usedBytes.Add(usedBytes)
 	st.starts.Add(1)
 	st.listed.Add(int64(report.Listed))
 	st.used.Add(int64(report.Used))
@@ -286,7 +298,9 @@ func (c *course) plan(source string, list []store.Chunk) {
 	c.report.Source, c.list = source, list
 }
 
-func (c *course) brought(chunks, bytes int64) {
+func (s *Start) brought(c *course, chunks, bytes int64) {
+	s.p.stats.brought.Add(chunks)
+	s.p.stats.broughtBytes.Add(bytes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.report.Brought += chunks
@@ -296,9 +310,10 @@ func (c *course) brought(chunks, bytes int64) {
 // follow brings what a profile lists.
 func (s *Start) follow(c *course, st ProfileStore, key profileKey, k *known, profile *Profile) {
 	if len(profile.Hot) > 0 {
+		c.fetching = true
 		began := time.Now()
 		got, err := st.Stream(c.ctx, profile.Hot)
-		c.brought(got.Chunks, got.Bytes)
+		s.brought(c, got.Chunks, got.Bytes)
 		s.spec.Trace.Add("stream hot pack", began, time.Since(began), fmt.Sprintf("%d chunks, %.1f MB", got.Chunks, float64(got.Stored)/1e6))
 		if c.ctx.Err() != nil {
 			return
@@ -336,8 +351,9 @@ func (s *Start) inImage(list []store.Chunk) []store.Chunk {
 }
 
 func (s *Start) prefetch(c *course, st ProfileStore, list []store.Chunk) {
+	c.fetching = true
 	got, err := st.Prefetch(c.ctx, list)
-	c.brought(got.Chunks, got.Bytes)
+	s.brought(c, got.Chunks, got.Bytes)
 	if err != nil && c.ctx.Err() == nil {
 		s.p.log.Warn("prefetching has ended early", "error", err)
 	}

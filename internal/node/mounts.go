@@ -67,6 +67,7 @@ type mounts struct {
 	unfill    context.CancelFunc       // ends that
 	completed func(digest string)      // for tests, after each attempt; may be nil
 	seen      map[seenEntry]bool       // entry points that were started by this process
+	ended     map[Filling]int64        // attempts to complete images, by how they ended
 }
 
 // seenEntry is an entry point of an image.
@@ -96,7 +97,7 @@ func newMounts(opt Options) *mounts {
 	m := &mounts{
 		images: opt.Images, fs: opt.FS, slab: opt.Slab, profiles: opt.Profiles, fill: opt.Fill, idle: opt.IdleMount, log: opt.Log,
 		wake: make(chan struct{}, 1), roots: map[rootKey]*root{}, placing: map[string]chan struct{}{}, hopeless: map[string]bool{},
-		seen: map[seenEntry]bool{},
+		seen: map[seenEntry]bool{}, ended: map[Filling]int64{},
 	}
 	if m.idle == 0 {
 		m.idle = defaultIdleMount
@@ -421,6 +422,7 @@ func (m *mounts) complete(ctx context.Context, img *image.Image) {
 	if m.fill {
 		began := time.Now()
 		complete, err := img.Fill(ctx, m.slab)
+		m.filled(ctx, complete, err)
 		switch {
 		case ctx.Err() != nil:
 			return

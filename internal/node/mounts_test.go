@@ -133,6 +133,9 @@ func TestTheSecondStartIsNative(t *testing.T) {
 
 			second := s.use("a", "x")
 			require.True(t, second.Native())
+			st := s.stats()
+			require.Equal(t, []int{1, 1, 2, 0}, []int{st.Lazy, st.Native, st.Used, st.Queued})
+			require.EqualValues(t, 1, st.Filled[Filled])
 			other := s.use("a", "y")
 			require.False(t, other.Native(), "what it reads is not known yet")
 			require.Equal(t, first.Path, other.Path)
@@ -222,6 +225,9 @@ func TestFillingStopsWhenTheCacheIsFull(t *testing.T) {
 	r.Started()
 	r.Used()
 	<-s.filled
+	st := s.stats()
+	require.Equal(t, map[Filling]int64{Filled: 0, NoRoom: 1, Failed: 0, Cancelled: 0}, st.Filled)
+	require.Equal(t, []int{1, 0, 1, 0}, []int{st.Lazy, st.Native, st.Used, st.Queued})
 	l, err := img.Local(t.Context(), s.cache)
 	require.NoError(t, err)
 	require.Less(t, l.Chunks, l.Total)

@@ -38,6 +38,7 @@ func (s *Scheduler) Call(ctx context.Context, r CallRequest, sink Sink) Outcome 
 	}
 	outcome := p.call(trace.With(ctx, tr), &rec, r.Input, out)
 	finish(&rec, tr, outcome)
+	s.tallies.called(rec.State)
 	s.journal.end(rec)
 	return outcome
 }
@@ -86,9 +87,11 @@ func (p *pool) call(ctx context.Context, rec *CallRecord, input []byte, out *out
 	} else if d := time.Since(waited); d > 100*time.Microsecond {
 		tr.Add("wait for instance", waited, d, "busy")
 	}
+	p.s.tallies.waited(rec.Start, time.Since(waited))
 
-	end := trace.Begin(ctx, "run")
+	end, began := trace.Begin(ctx, "run"), time.Now()
 	reply, err := l.Call(ctx, rec.ID, input, out.sink)
+	p.s.tallies.runs.Observe(time.Since(began))
 	if err != nil {
 		if p.s.ctx.Err() != nil {
 			err = fault.New(fault.Unavailable, "the server is shutting down") // the instance was destroyed, and how that looked is of no interest

@@ -55,6 +55,7 @@ func (s *Scheduler) RunContainer(ctx context.Context, r ContainerRequest, stdin 
 	if err != nil {
 		return ContainerExit{}, causeOf(ctx, err)
 	}
+	s.tallies.add(&s.tallies.finished)
 	return ContainerExit{Code: exit.Code, OOM: exit.OOMKilled}, nil
 }
 

@@ -242,6 +242,11 @@ func (p *pool) balanceLocked() {
 func (p *pool) start() {
 	st := &start{trace: trace.New()}
 	inst, err := p.bring(trace.With(p.s.ctx, st.trace), st)
+	if err == nil {
+		p.s.tallies.started(st)
+	} else {
+		p.s.tallies.add(&p.s.tallies.unborn)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.starting--
@@ -383,11 +388,13 @@ func (p *pool) makeSnapshot() {
 	})
 	switch {
 	case err == nil:
+		p.s.tallies.add(&p.s.tallies.snapped)
 		p.s.opt.Log.Info("made a snapshot", "function", p.fn.Name, "bytes", snap.Manifest.Bytes(), "ms", time.Since(began).Milliseconds())
 		p.mu.Lock()
 		p.refillLaterLocked()
 		p.mu.Unlock()
 	case ctx.Err() == nil:
+		p.s.tallies.add(&p.s.tallies.unmade)
 		p.s.opt.Log.Warn("a snapshot could not be made", "function", p.fn.Name, "error", err)
 	}
 }

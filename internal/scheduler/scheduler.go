@@ -99,6 +99,7 @@ type Scheduler struct {
 	work    sync.WaitGroup // starts, snapshots, refills
 	making  chan struct{}  // holds a token while a snapshot is made: one at a time
 	journal *journal
+	tallies *tallies
 	mu      struct {
 		sync.Mutex
 		closed     bool
@@ -117,7 +118,7 @@ func Open(opt Options) (*Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Scheduler{opt: opt, journal: j, making: make(chan struct{}, 1)}
+	s := &Scheduler{opt: opt, journal: j, tallies: newTallies(), making: make(chan struct{}, 1)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.mu.pools = map[store.Digest]*pool{}
 	s.mu.current = map[string]store.Digest{}

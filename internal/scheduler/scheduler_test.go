@@ -60,6 +60,36 @@ func TestFirstCallIsColdThenWarmThenRestored(t *testing.T) {
 	require.Equal(t, "restored", rec.Start)
 }
 
+func TestStatsCountCallsAndStarts(t *testing.T) {
+	s, n, d := setup(t, function.Spec{Snapshot: true})
+	call(s, d, "x")
+	call(s, d, "y")
+	eventually(t, "a created sandbox after the snapshot", func() bool { return states(t, s)["created"] == 1 })
+	st := s.Stats()
+	require.Equal(t, map[string]int{"busy": 0, "idle": 1, "created": 1, "starting": 0}, st.Instances)
+	require.Equal(t, map[CallState]int64{CallSucceeded: 2}, st.Calls)
+	require.EqualValues(t, 1, st.Snapped)
+	evict(t, s, n)
+	n.set(func(n *fakeNode) { n.failCall = errors.New("it broke") })
+	call(s, d, "z")
+	n.set(func(n *fakeNode) {
+		n.failStart, n.failResume = errors.New("it does not start"), errors.New("nor is it restored")
+	})
+	call(s, d, "z")
+	st = s.Stats()
+	require.Equal(t, map[CallState]int64{CallSucceeded: 2, CallFailed: 2}, st.Calls)
+	counts := map[string]uint64{}
+	for kind, d := range st.Waits {
+		counts[kind] = d.Count
+	}
+	require.Equal(t, map[string]uint64{"cold": 1, "warm": 1, "restored": 1}, counts)
+	require.EqualValues(t, 3, st.Runs.Count)
+	require.EqualValues(t, 1, st.Starts["cold"].Count)
+	require.EqualValues(t, 1, st.Starts["restored"].Count)
+	require.EqualValues(t, 1, st.Unborn)
+	require.Zero(t, st.Running+st.Waiting+st.Containers)
+}
+
 func TestNoSnapshotWhenNotWanted(t *testing.T) {
 	s, n, d := setup(t, function.Spec{Snapshot: false})
 	call(s, d, "x")

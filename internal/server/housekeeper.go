@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"brisk.dev/brisk/internal/image/memo"
 	"brisk.dev/brisk/internal/lazyfs"
 	"brisk.dev/brisk/internal/scheduler"
+	"brisk.dev/brisk/internal/server/metrics"
 	"brisk.dev/brisk/internal/snapshot"
 	"brisk.dev/brisk/internal/store"
 	"brisk.dev/brisk/internal/store/slab"
@@ -65,6 +67,11 @@ type housekeeper struct {
 	limit     int64            // of images without a name, in bytes
 	now       func() time.Time // of which ages are counted; nil: time.Now
 	log       *slog.Logger
+
+	tally struct { // of collections that were no dry runs
+		sync.Mutex
+		metrics.Garbage
+	}
 
 	turn    chan struct{} // one collection at a time
 	removed chan struct{} // an image was removed; has room for one
@@ -138,10 +145,43 @@ func (h *housekeeper) collect(ctx context.Context, q api.CollectRequest, recent 
 		}
 	}
 	c.out.MS = float64(time.Since(began).Microseconds()) / 1000
+	if !q.DryRun {
+		h.count(c.out)
+	}
 	if c.out.Bytes > 0 && !q.DryRun {
 		h.log.Info("collected garbage", "bytes", c.out.Bytes, "ms", c.out.MS)
 	}
 	return c.out, nil
+}
+
+// count remembers what a collection has done, for the metrics.
+func (h *housekeeper) count(c api.Collected) {
+	h.tally.Lock()
+	defer h.tally.Unlock()
+	t := &h.tally.Garbage
+	if t.Freed == nil {
+		t.Freed = map[string]metrics.Freed{}
+	}
+	t.Collections++
+	t.Seconds += c.MS / 1000
+	t.Ended = time.Now()
+	if len(c.Notes) > 0 {
+		t.Incomplete++
+	}
+	t.WaitingBytes, t.HeldBytes = c.Waiting.Bytes, c.Held.Bytes
+	for _, g := range c.Freed {
+		f := t.Freed[g.Kind]
+		t.Freed[g.Kind] = metrics.Freed{Things: f.Things + g.Count, Bytes: f.Bytes + g.Bytes}
+	}
+}
+
+// counted gives what the collections since the start have done.
+func (h *housekeeper) counted() metrics.Garbage {
+	h.tally.Lock()
+	defer h.tally.Unlock()
+	g := h.tally.Garbage
+	g.Freed = maps.Clone(g.Freed)
+	return g
 }
 
 // Check implements api.Housekeeper.

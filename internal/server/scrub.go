@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"brisk.dev/brisk/internal/api"
@@ -28,6 +29,8 @@ type scrubber struct {
 	cache  *slab.Slab
 	stores *store.Workspaces
 	log    *slog.Logger
+
+	mended, lost atomic.Int64 // chunks that mounted images read, since the start
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -103,9 +106,11 @@ func (m *mender) damaged(c store.Chunk, mounted bool) {
 	err := m.fetch(c)
 	if err != nil {
 		m.s.log.Error("a damaged chunk that mounted images read cannot be fetched again", "chunk", c.Digest, "err", err, "hint", fault.HintOf(err))
+		m.s.lost.Add(1)
 		m.lost = append(m.lost, "chunk "+c.String()+", which mounted images read, cannot be fetched again: "+err.Error())
 		return
 	}
+	m.s.mended.Add(1)
 	m.mended++
 }
 

@@ -21,6 +21,7 @@ import (
 	"brisk.dev/brisk/internal/sandbox/gvisor"
 	"brisk.dev/brisk/internal/sandbox/network"
 	"brisk.dev/brisk/internal/scheduler"
+	"brisk.dev/brisk/internal/server/metrics"
 	"brisk.dev/brisk/internal/snapshot"
 	"brisk.dev/brisk/internal/store"
 	"brisk.dev/brisk/internal/store/slab"
@@ -61,7 +62,8 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	if limit == 0 {
 		limit = cacheLimit(p.Data)
 	}
-	cache, err := slab.Open(slab.Options{Dir: data("cache"), Limit: limit, Reserve: cacheReserve(p.Data), Log: part("slab")})
+	reserve := cacheReserve(p.Data)
+	cache, err := slab.Open(slab.Options{Dir: data("cache"), Limit: limit, Reserve: reserve, Log: part("slab")})
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +205,12 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 		profiles: profiles,
 		importer: incoming,
 	}
+	measured := &gauges{
+		version: o.Version, data: p.Data, reserve: reserve, cache: cache, stores: stores, origin: origin, others: others,
+		profiles: profiles, node: machine, calls: calls, keeper: keeper, scrub: scrub,
+	}
 	built.backend = api.Backend{
+		Metrics:   metrics.New(measured.read),
 		Functions: calls, History: calls, Images: pictures, Builder: pictures, Importer: pictures, Exchange: pictures, Blobs: uploads,
 		Stats: &storeAPI{data: p.Data, images: images, origin: origin, cache: cache, others: others},
 		Nodes: nodeAPI{others}, Housekeeper: keeper,

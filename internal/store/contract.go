@@ -174,6 +174,9 @@ type CacheStats struct {
 	Drops                 int64 // chunks found damaged
 	Evicted, EvictedBytes int64 // chunks, and their bytes
 	Refused               int64 // chunks that were not kept, because there was no room and nothing to evict
+
+	// Chunks that a scrub has read from the disk, their bytes, and those that were damaged.
+	Scrubbed, ScrubbedBytes, ScrubDamaged int64
 }
 
 // Peers are the other machines that may have a chunk. Package peer implements it.

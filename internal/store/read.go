@@ -28,6 +28,7 @@ type Stats struct {
 	CacheFailures            int64 // chunks that the cache could not read or keep
 
 	StreamedChunks, StreamedBytes     int64 // brought by Stream; in plain bytes, and their transfer is in StoredBytes
+	StreamedTwice                     int64 // chunks that Stream transferred for nothing: a reader who could not wait had fetched them
 	PrefetchedChunks, PrefetchedBytes int64 // of OriginReads and PeerReads, those of Prefetch
 
 	Packs, Chunks   int // that can be read; a chunk in two packs counts twice
@@ -37,7 +38,7 @@ type Stats struct {
 
 type counters struct {
 	cacheReads, cacheBytes, originReads, originBytes, storedBytes, joinedReads, holeReads, damagedReads, brokenAnswers, cacheFailures atomic.Int64
-	streamedChunks, streamedBytes, prefetchedChunks, prefetchedBytes                                                                  atomic.Int64
+	streamedChunks, streamedBytes, streamedTwice, prefetchedChunks, prefetchedBytes                                                   atomic.Int64
 	peerReads, peerBytes, damagedAnswers, peerFailures, served                                                                        atomic.Int64
 	cacheLogged                                                                                                                       atomic.Int64 // when a cache failure was last logged, Unix seconds
 }
@@ -50,13 +51,33 @@ func (s *Store) Stats() Stats {
 		OriginReads: c.originReads.Load(), OriginBytes: c.originBytes.Load(), StoredBytes: c.storedBytes.Load(),
 		JoinedReads: c.joinedReads.Load(), HoleReads: c.holeReads.Load(),
 		DamagedReads: c.damagedReads.Load(), BrokenAnswers: c.brokenAnswers.Load(), CacheFailures: c.cacheFailures.Load(),
-		StreamedChunks: c.streamedChunks.Load(), StreamedBytes: c.streamedBytes.Load(),
+		StreamedChunks: c.streamedChunks.Load(), StreamedBytes: c.streamedBytes.Load(), StreamedTwice: c.streamedTwice.Load(),
 		PrefetchedChunks: c.prefetchedChunks.Load(), PrefetchedBytes: c.prefetchedBytes.Load(),
 		PeerReads: c.peerReads.Load(), PeerBytes: c.peerBytes.Load(),
 		DamagedAnswers: c.damagedAnswers.Load(), PeerFailures: c.peerFailures.Load(), Served: c.served.Load(),
 	}
 	st.Packs, st.Chunks, st.DamagedChunks, st.UnreadablePacks = s.index.counts()
 	return st
+}
+
+// add adds the counts of another store.
+func (s *Stats) add(o Stats) {
+	for _, n := range []struct {
+		to   *int64
+		from int64
+	}{
+		{&s.CacheReads, o.CacheReads}, {&s.CacheBytes, o.CacheBytes}, {&s.PeerReads, o.PeerReads}, {&s.PeerBytes, o.PeerBytes},
+		{&s.OriginReads, o.OriginReads}, {&s.OriginBytes, o.OriginBytes}, {&s.StoredBytes, o.StoredBytes},
+		{&s.JoinedReads, o.JoinedReads}, {&s.HoleReads, o.HoleReads}, {&s.DamagedReads, o.DamagedReads},
+		{&s.BrokenAnswers, o.BrokenAnswers}, {&s.DamagedAnswers, o.DamagedAnswers}, {&s.PeerFailures, o.PeerFailures},
+		{&s.Served, o.Served}, {&s.CacheFailures, o.CacheFailures},
+		{&s.StreamedChunks, o.StreamedChunks}, {&s.StreamedBytes, o.StreamedBytes}, {&s.StreamedTwice, o.StreamedTwice},
+		{&s.PrefetchedChunks, o.PrefetchedChunks}, {&s.PrefetchedBytes, o.PrefetchedBytes},
+	} {
+		*n.to += n.from
+	}
+	s.Packs, s.Chunks = s.Packs+o.Packs, s.Chunks+o.Chunks
+	s.DamagedChunks, s.UnreadablePacks = s.DamagedChunks+o.DamagedChunks, s.UnreadablePacks+o.UnreadablePacks
 }
 
 // ReadChunk fills dst, of length c.Size, with the content of a chunk that the

@@ -350,6 +350,7 @@ func (s *Store) settle(a *arrival, done *Streamed) bool {
 		return false
 	case p.stale:
 		done.Known++
+		s.counters.streamedTwice.Add(1)
 		return true
 	}
 	if err := s.opts.Cache.Write(p.Chunk, p.data[:p.Size]); err != nil {

@@ -266,6 +266,17 @@ func (w *Workspaces) List(ctx context.Context) (l []string, err error) {
 	return l, fault.Wrap(err, "list", "workspaces")
 }
 
+// Stats adds up the counts of the stores that are open, so that they say nothing of
+// any one workspace.
+func (w *Workspaces) Stats() (sum Stats) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.open {
+		sum.add(s.Stats())
+	}
+	return sum
+}
+
 // Close closes the stores, the base last.
 func (w *Workspaces) Close() error {
 	w.mu.Lock()

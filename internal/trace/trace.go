@@ -13,7 +13,8 @@ import (
 )
 
 // Step is one span: Start and Duration are in milliseconds, Start counted from
-// the beginning of the trace. Note explains it ("restored", "512 chunks").
+// the beginning of the trace. Name is one of few: what differs from time to time is in
+// Note ("restored", "512 chunks").
 type Step struct {
 	Name  string  `json:"name"`
 	Start float64 `json:"start_ms"`

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,6 +43,8 @@ type Fake struct {
 
 	Checked api.StoreCheck
 
+	MetricsText string // in the text format of Prometheus
+
 	CallRecords     []scheduler.CallRecord
 	InstanceRecords []scheduler.InstanceRecord
 	LogLines        []scheduler.LogLine
@@ -57,7 +60,7 @@ type Fake struct {
 
 // Backend gives f every part in an API server.
 func (f *Fake) Backend() api.Backend {
-	return api.Backend{Functions: f, History: f, Images: f, Builder: f, Importer: f, Exchange: f, Blobs: f, Stats: f, Nodes: f, Housekeeper: f}
+	return api.Backend{Functions: f, History: f, Images: f, Builder: f, Importer: f, Exchange: f, Blobs: f, Stats: f, Nodes: f, Housekeeper: f, Metrics: http.HandlerFunc(f.metrics)}
 }
 
 // Serve serves f on a unix socket until the test ends, with one workspace,
@@ -308,6 +311,11 @@ func (f *Fake) Put(_ context.Context, _, ref string, r io.Reader) error {
 	}
 	f.blobs[ref] = b
 	return nil
+}
+
+func (f *Fake) metrics(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = io.WriteString(w, f.MetricsText)
 }
 
 // StoreStats gives StoreState.

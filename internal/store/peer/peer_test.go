@@ -235,6 +235,25 @@ func TestTheSecondIsAskedWhenTheFirstIsSlow(t *testing.T) {
 	close(release)
 }
 
+// What the slower of two gave is counted as wasted, also if it comes when the reader has gone.
+func TestAnswersThatCameTwiceAreCounted(t *testing.T) {
+	r := newRig(t, "a", "b", "c")
+	a := r.nodes["a"]
+	d := a.nameOwnedBy("b", "c")
+	r.nodes["c"].has(d)
+	release := make(chan struct{})
+	r.nodes["b"].answering(func(w http.ResponseWriter, _ *http.Request) {
+		<-release
+		_, _ = w.Write(content(d))
+	})
+	require.NoError(t, a.fetch(d))
+	require.Zero(t, a.peers.Stats().Unwanted)
+	close(release)
+	require.Eventually(t, func() bool { return a.peers.Stats().Unwanted == 1 }, soon, time.Millisecond)
+	require.EqualValues(t, len(content(d)), a.peers.Stats().Wasted)
+	require.EqualValues(t, len(content(d)), a.of("b").Bytes+a.of("c").Bytes, "one of them was taken")
+}
+
 func TestAStampedeIsBounded(t *testing.T) {
 	const answers = 4
 	r := newRigWith(t, Options{Answers: answers, Parallel: 20}, "a", "b")

@@ -60,7 +60,7 @@ type Peers struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // keepers, fetches and their requests
 
-	fetches, hits, absent, hedges, unasked, given, givenBytes, refused atomic.Int64
+	fetches, hits, absent, hedges, unwanted, wasted, unasked, given, givenBytes, refused atomic.Int64
 }
 
 var _ store.Peers = (*Peers)(nil)
@@ -242,6 +242,9 @@ type race struct {
 	asked   []*machine
 	flying  int // requests under way
 	answers chan answer
+
+	mu   sync.Mutex
+	over bool // nobody takes answers any more
 }
 
 // line sets up whom to ask: the owners, and, if this machine is one, who has told it.
@@ -284,7 +287,7 @@ func (r *race) next() (asked *machine) {
 		}
 		r.flying++
 		// Close waits for it: it waits for this Fetch already.
-		r.p.wg.Go(func() { r.answers <- m.fetch(l, r.path) }) // there is room for all
+		r.p.wg.Go(func() { r.deliver(m.fetch(l, r.path)) })
 		return m
 	}
 	return nil
@@ -336,17 +339,38 @@ func (r *race) run(accept func([]byte) error) error {
 	return errNobody
 }
 
-// abandon takes back the buffers of answers that nobody wants; those that come
-// later are the garbage collector's.
+// deliver hands an answer in, or throws it away if it comes too late.
+func (r *race) deliver(a answer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		r.waste(a)
+		return
+	}
+	r.answers <- a // there is room for all
+}
+
+// abandon ends it: answers that were not taken are nobody's.
 func (r *race) abandon() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
 	for {
 		select {
 		case a := <-r.answers:
-			if a.data != nil {
-				buffers.Put(a.data)
-			}
+			r.waste(a)
 		default:
 			return
 		}
 	}
+}
+
+// waste counts an answer that was transferred for nothing.
+func (r *race) waste(a answer) {
+	if a.data == nil {
+		return
+	}
+	r.p.unwanted.Add(1)
+	r.p.wasted.Add(int64(len(a.data.data)))
+	buffers.Put(a.data)
 }

@@ -24,6 +24,8 @@ type Stats struct {
 	Absent    int64 `json:"absent"`    // that nobody had
 	Unasked   int64 `json:"unasked"`   // for which nobody could be asked
 	Hedges    int64 `json:"hedges"`    // second requests because the first was slow
+	Unwanted  int64 `json:"unwanted"`  // answers that came when another had been taken: most are to second requests
+	Wasted    int64 `json:"wasted"`    // bytes of them
 	Served    int64 `json:"served"`    // chunks given to others
 	Bytes     int64 `json:"bytes"`     // of them
 	Refused   int64 `json:"refused"`   // requests of others beyond the limits
@@ -55,6 +57,7 @@ type One struct {
 func (p *Peers) Stats() Stats {
 	s := Stats{
 		Fetches: p.fetches.Load(), Hits: p.hits.Load(), Absent: p.absent.Load(), Unasked: p.unasked.Load(), Hedges: p.hedges.Load(),
+		Unwanted: p.unwanted.Load(), Wasted: p.wasted.Load(),
 		Served: p.given.Load(), Bytes: p.givenBytes.Load(), Refused: p.refused.Load(), Directory: p.directory.len(),
 	}
 	p.mu.Lock()

@@ -69,7 +69,10 @@ func (s *Slab) Scrub(ctx context.Context, o ScrubOptions) (r ScrubReport, err er
 		}
 		r.Chunks++
 		r.Bytes += int64(at.place.size)
+		s.counters.scrubbed.Add(1)
+		s.counters.scrubbedBytes.Add(int64(at.place.size))
 		if damage != nil {
+			s.counters.scrubDamaged.Add(1)
 			mounted := s.damaged(c.Digest, at.place, damage)
 			r.Damaged++
 			if mounted {

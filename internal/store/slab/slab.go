@@ -77,6 +77,7 @@ type Slab struct {
 
 type counters struct {
 	hits, misses, drops, writes, evicted, evictedBytes, refused atomic.Int64
+	scrubbed, scrubbedBytes, scrubDamaged                       atomic.Int64
 }
 
 var _ store.Cache = (*Slab)(nil)
@@ -158,6 +159,7 @@ func (s *Slab) Stats() store.CacheStats {
 	st := store.CacheStats{
 		Hits: c.hits.Load(), Misses: c.misses.Load(), Drops: c.drops.Load(), Writes: c.writes.Load(),
 		Evicted: c.evicted.Load(), EvictedBytes: c.evictedBytes.Load(), Refused: c.refused.Load(),
+		Scrubbed: c.scrubbed.Load(), ScrubbedBytes: c.scrubbedBytes.Load(), ScrubDamaged: c.scrubDamaged.Load(),
 	}
 	if s.opts.Limit != math.MaxInt64 {
 		st.Limit = s.opts.Limit
