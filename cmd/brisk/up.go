@@ -68,7 +68,7 @@ directory, 6 if the machine lacks something.`,
 
 // collectAt is the garbage, in per cent of what is in use, that the server collects
 // at. Most of what it holds is indexes without pointers, so that collecting is cheap.
-const collectAt = 40
+const collectAt = 20
 
 func up(o server.Options) (err error) {
 	if os.Getenv("GOGC") == "" {

@@ -162,11 +162,10 @@ func (s *Store) checkChunks(ctx context.Context, d Digest) error {
 func (x *index) chunksOf(in *Store, d Digest) (l []copyOf) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	slot, ok := x.slots[d]
-	if !ok {
+	p := x.packs[d]
+	if p == nil {
 		return nil
 	}
-	p := x.packs[slot]
 	for _, e := range p.index.all() {
 		l = append(l, copyOf{in, d, p.how, e})
 	}

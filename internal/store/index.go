@@ -1,11 +1,14 @@
 package store
 
 import (
+	"cmp"
 	"encoding/binary"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"brisk.dev/brisk/internal/store/digestmap"
 )
 
 // pack is one pack that the store can read.
@@ -14,36 +17,28 @@ type pack struct {
 	size    int64
 	index   packIndex
 	how     packSeal
+	base    uint32        // number of its first entry in the index
 	touched atomic.Uint64 // when it was last written or relied on, on the clock of holds
 }
-
-// ref is the position of a copy of a chunk: the slot of its pack, the entry in it.
-type ref struct{ slot, entry uint32 }
 
 // index finds chunks in packs. A chunk can be in several (two imports at once
 // may both write it); each copy is kept in mind, so that one remains when the
 // other's pack is deleted or damaged.
 //
-// It is keyed by the first eight bytes of digests, and compares the rest in the
-// packs' own indexes: half the memory of whole digests, and nothing for the
-// garbage collector to follow. About 70 bytes a chunk in all.
+// All entries of all packs are numbered, and found by their digests through these
+// numbers. That takes 10 to 15 bytes a chunk beside the 48 of the packs' own indexes.
 type index struct {
 	mu         sync.RWMutex
-	packs      []*pack           // by slot; nil: free
-	free       []uint32          // slots
-	slots      map[Digest]uint32 // by name of pack
-	first      map[uint64]ref
-	more       map[uint64][]ref    // further copies, and other chunks with the same eight bytes
-	damaged    map[ref]struct{}    // copies that turned out wrong
+	packs      map[Digest]*pack
+	numbered   []*pack // by base
+	numbers    digestmap.Map
+	next       uint32              // number
+	damaged    map[uint32]struct{} // copies that turned out wrong
 	unreadable map[Digest]struct{} // packs in the origin whose index is damaged
-	entries    int
 }
 
 func newIndex() *index {
-	return &index{
-		slots: map[Digest]uint32{}, first: map[uint64]ref{}, more: map[uint64][]ref{},
-		damaged: map[ref]struct{}{}, unreadable: map[Digest]struct{}{},
-	}
+	return &index{packs: map[Digest]*pack{}, damaged: map[uint32]struct{}{}, unreadable: map[Digest]struct{}{}}
 }
 
 func shortKey(d Digest) uint64 { return binary.LittleEndian.Uint64(d[:]) }
@@ -54,85 +49,83 @@ func (x *index) add(p *pack) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.removeLocked(p.digest)
-	slot := uint32(len(x.packs))
-	if n := len(x.free); n > 0 {
-		slot, x.free = x.free[n-1], x.free[:n-1]
-		x.packs[slot] = p
-	} else {
-		x.packs = append(x.packs, p)
+	if uint32(p.index.len()) > digestmap.Max-x.next {
+		x.renumberLocked()
 	}
-	x.slots[p.digest] = slot
-	for i := range p.index.len() {
-		key, r := shortKey(p.index.digest(i)), ref{slot, uint32(i)}
-		if _, ok := x.first[key]; ok {
-			x.more[key] = append(x.more[key], r)
-		} else {
-			x.first[key] = r
-		}
-	}
-	x.entries += p.index.len()
+	x.packs[p.digest] = p
+	x.numberLocked(p)
 }
 
-// grow prepares for n chunks that are about to be added to an empty index.
+// numberLocked gives the entries of a pack the next numbers. The caller holds mu.
+func (x *index) numberLocked(p *pack) {
+	p.base = x.next
+	x.next += uint32(p.index.len())
+	x.numbered = append(x.numbered, p)
+	for i := range p.index.len() {
+		x.numbers.Add(p.index.digest(i), p.base+uint32(i))
+	}
+}
+
+// renumberLocked begins the numbers anew. Only many packs that came and went use them up. The
+// caller holds mu.
+func (x *index) renumberLocked() {
+	before, damaged := x.numbered, x.damaged
+	x.numbered, x.damaged, x.numbers, x.next = nil, map[uint32]struct{}{}, digestmap.Map{}, 0
+	for _, p := range before {
+		base := p.base
+		x.numberLocked(p)
+		for n := range damaged {
+			if n >= base && n-base < uint32(p.index.len()) {
+				x.damaged[n-base+p.base] = struct{}{}
+			}
+		}
+	}
+}
+
+// grow prepares for n chunks that are about to be added.
 func (x *index) grow(n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if len(x.first) == 0 {
-		x.first = make(map[uint64]ref, n)
+	x.numbers.Reserve(x.numbers.Len() + n)
+}
+
+// entryOf finds the entry that has a number. The caller holds mu.
+func (x *index) entryOf(number uint32) (p *pack, i int) {
+	at, found := x.place(number)
+	if !found {
+		at--
 	}
+	p = x.numbered[at]
+	return p, int(number - p.base)
+}
+
+// place finds the pack whose first entry has a number, or where it would be.
+func (x *index) place(number uint32) (at int, found bool) {
+	return slices.BinarySearchFunc(x.numbered, number, func(p *pack, number uint32) int { return cmp.Compare(p.base, number) })
 }
 
 // removeLocked forgets a pack. The caller holds mu.
 func (x *index) removeLocked(d Digest) {
 	delete(x.unreadable, d)
-	slot, ok := x.slots[d]
-	if !ok {
+	p := x.packs[d]
+	if p == nil {
 		return
 	}
-	p := x.packs[slot]
 	for i := range p.index.len() {
-		key, r := shortKey(p.index.digest(i)), ref{slot, uint32(i)}
-		delete(x.damaged, r)
-		more := x.more[key]
-		if x.first[key] == r {
-			if len(more) == 0 {
-				delete(x.first, key)
-				continue
-			}
-			x.first[key], more = more[0], more[1:]
-		} else {
-			for j, m := range more {
-				if m == r {
-					more = append(more[:j:j], more[j+1:]...)
-					break
-				}
-			}
-		}
-		if len(more) == 0 {
-			delete(x.more, key)
-		} else {
-			x.more[key] = more
-		}
+		number := p.base + uint32(i)
+		x.numbers.Remove(p.index.digest(i), number)
+		delete(x.damaged, number)
 	}
-	delete(x.slots, d)
-	x.packs[slot] = nil
-	x.free = append(x.free, slot)
-	x.entries -= p.index.len()
+	delete(x.packs, d)
+	at, _ := x.place(p.base)
+	x.numbered = slices.Delete(x.numbered, at, at+1)
 }
 
 // copies calls fn for each copy of d until fn is true, and reports whether it was.
 // Precondition: x.mu is held.
-func (x *index) copies(d Digest, fn func(r ref, p *pack) bool) bool {
-	key := shortKey(d)
-	r, ok := x.first[key]
-	if !ok {
-		return false
-	}
-	if p := x.packs[r.slot]; p.index.digest(int(r.entry)) == d && fn(r, p) {
-		return true
-	}
-	for _, r := range x.more[key] {
-		if p := x.packs[r.slot]; p.index.digest(int(r.entry)) == d && fn(r, p) {
+func (x *index) copies(d Digest, fn func(number uint32, p *pack, i int) bool) bool {
+	for number := range x.numbers.Candidates(d) {
+		if p, i := x.entryOf(number); p.index.digest(i) == d && fn(number, p, i) {
 			return true
 		}
 	}
@@ -145,8 +138,8 @@ func (x *index) copies(d Digest, fn func(r ref, p *pack) bool) bool {
 func (x *index) rely(d Digest, size uint32, now func() uint64, will func(*pack) bool) (in Digest, ok bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	ok = x.copies(d, func(r ref, p *pack) bool {
-		if x.isDamaged(r) || size != 0 && p.index.at(int(r.entry)).size != size || !will(p) {
+	ok = x.copies(d, func(number uint32, p *pack, i int) bool {
+		if x.isDamaged(number) || size != 0 && p.index.at(i).size != size || !will(p) {
 			return false
 		}
 		p.touched.Store(now())
@@ -160,21 +153,21 @@ func (x *index) rely(d Digest, size uint32, now func() uint64, will func(*pack) 
 func (x *index) knows(d Digest) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return x.copies(d, func(ref, *pack) bool { return true })
+	return x.copies(d, func(uint32, *pack, int) bool { return true })
 }
 
 // has reports whether there is a good copy of d.
 func (x *index) has(d Digest) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return x.copies(d, func(r ref, _ *pack) bool { return !x.isDamaged(r) })
+	return x.copies(d, func(number uint32, _ *pack, _ int) bool { return !x.isDamaged(number) })
 }
 
-func (x *index) isDamaged(r ref) bool {
+func (x *index) isDamaged(number uint32) bool {
 	if len(x.damaged) == 0 {
 		return false
 	}
-	_, bad := x.damaged[r]
+	_, bad := x.damaged[number]
 	return bad
 }
 
@@ -192,9 +185,9 @@ func (x *index) find(in *Store, d Digest) []copyOf {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	var good, bad []copyOf
-	x.copies(d, func(r ref, p *pack) bool {
-		c := copyOf{in, p.digest, p.how, p.index.at(int(r.entry))}
-		if x.isDamaged(r) {
+	x.copies(d, func(number uint32, p *pack, i int) bool {
+		c := copyOf{in, p.digest, p.how, p.index.at(i)}
+		if x.isDamaged(number) {
 			bad = append(bad, c)
 		} else {
 			good = append(good, c)
@@ -210,9 +203,9 @@ func (x *index) markDamaged(d, in Digest) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	news := false
-	x.copies(d, func(r ref, p *pack) bool {
-		if p.digest == in && !x.isDamaged(r) {
-			x.damaged[r] = struct{}{}
+	x.copies(d, func(number uint32, p *pack, _ int) bool {
+		if p.digest == in && !x.isDamaged(number) {
+			x.damaged[number] = struct{}{}
 			news = true
 		}
 		return false
@@ -224,9 +217,9 @@ func (x *index) markDamaged(d, in Digest) bool {
 func (x *index) names() map[Digest]int64 {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	names := make(map[Digest]int64, len(x.slots))
-	for d, slot := range x.slots {
-		names[d] = x.packs[slot].size
+	names := make(map[Digest]int64, len(x.packs))
+	for d, p := range x.packs {
+		names[d] = p.size
 	}
 	return names
 }
@@ -235,15 +228,13 @@ func (x *index) names() map[Digest]int64 {
 func (x *index) snapshot() map[Digest]*loggedPack {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	l := make(map[Digest]*loggedPack, len(x.slots))
-	for d, slot := range x.slots {
-		p := x.packs[slot]
+	l := make(map[Digest]*loggedPack, len(x.packs))
+	for d, p := range x.packs {
 		l[d] = &loggedPack{size: p.size, index: p.index, how: p.how}
 	}
-	for r := range x.damaged {
-		if p := x.packs[r.slot]; p != nil {
-			l[p.digest].damaged = append(l[p.digest].damaged, p.index.digest(int(r.entry)))
-		}
+	for number := range x.damaged {
+		p, i := x.entryOf(number)
+		l[p.digest].damaged = append(l[p.digest].damaged, p.index.digest(i))
 	}
 	return l
 }
@@ -259,7 +250,7 @@ func (x *index) remove(d Digest) {
 func (x *index) removeIfSize(d Digest, size int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if slot, ok := x.slots[d]; ok && x.packs[slot].size == size {
+	if p := x.packs[d]; p != nil && p.size == size {
 		_, unreadable := x.unreadable[d]
 		x.removeLocked(d)
 		if unreadable {
@@ -278,9 +269,9 @@ func (x *index) unmarkDamaged(d, in Digest) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.copies(d, func(r ref, p *pack) bool {
+	x.copies(d, func(number uint32, p *pack, _ int) bool {
 		if p.digest == in {
-			delete(x.damaged, r)
+			delete(x.damaged, number)
 		}
 		return false
 	})
@@ -311,12 +302,13 @@ func (x *index) isBad(d Digest) bool {
 	if _, ok := x.unreadable[d]; ok {
 		return true
 	}
-	slot, ok := x.slots[d]
-	if ok {
-		for r := range x.damaged {
-			if r.slot == slot {
-				return true
-			}
+	p := x.packs[d]
+	if p == nil {
+		return false
+	}
+	for number := range x.damaged {
+		if of, _ := x.entryOf(number); of == p {
+			return true
 		}
 	}
 	return false
@@ -326,11 +318,11 @@ func (x *index) isBad(d Digest) bool {
 func (x *index) known(d Digest, now func() uint64) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	slot, ok := x.slots[d]
-	if ok {
-		x.packs[slot].touched.Store(now())
+	p := x.packs[d]
+	if p != nil {
+		p.touched.Store(now())
 	}
-	return ok
+	return p != nil
 }
 
 // removeIf forgets a pack unless it was touched at or after since; it reports
@@ -338,7 +330,7 @@ func (x *index) known(d Digest, now func() uint64) bool {
 func (x *index) removeIf(d Digest, since uint64, dry bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if slot, ok := x.slots[d]; ok && x.packs[slot].touched.Load() >= since {
+	if p := x.packs[d]; p != nil && p.touched.Load() >= since {
 		return false
 	}
 	if !dry {
@@ -351,15 +343,15 @@ func (x *index) removeIf(d Digest, since uint64, dry bool) bool {
 func (x *index) size(d Digest) (int64, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	slot, ok := x.slots[d]
-	if !ok {
+	p := x.packs[d]
+	if p == nil {
 		return 0, false
 	}
-	return x.packs[slot].size, true
+	return p.size, true
 }
 
 func (x *index) counts() (packs, chunks, damaged, unreadable int) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return len(x.slots), x.entries, len(x.damaged), len(x.unreadable)
+	return len(x.packs), x.numbers.Len(), len(x.damaged), len(x.unreadable)
 }

@@ -76,8 +76,8 @@ func (s *Slab) checkPlaces() (problems []string) {
 	var taken []extent
 	var used int64
 	s.mu.RLock()
-	for _, id := range s.table.ids {
-		if p := s.table.at(id).place; p.block != 0 {
+	for _, e := range s.table.all() {
+		if p := e.place; p.block != 0 {
 			taken = append(taken, p.extent())
 			used += int64(blocks(p.size))
 		}

@@ -183,8 +183,7 @@ func (c *crasher) probe() {
 func (c *crasher) consistent() {
 	s := c.slab
 	var taken []extent
-	for _, id := range s.table.ids {
-		e := s.table.at(id)
+	for _, e := range s.table.all() {
 		if e.place.block != 0 {
 			taken = append(taken, e.place.extent())
 		}

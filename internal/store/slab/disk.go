@@ -220,9 +220,17 @@ func alignedBuffer(n int) []byte {
 	return b[skip : skip+n : skip+n]
 }
 
-// publish makes content the durable content of a file, all or nothing, and gives
+// content is what publish writes, as one piece.
+func content(b []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	}
+}
+
+// publish makes what write writes the durable content of a file, all or nothing, and gives
 // it open.
-func publish(d disk, name string, content []byte) (file, error) {
+func publish(d disk, name string, write func(io.Writer) error) (file, error) {
 	temp := name + newSuffix
 	if err := d.remove(temp); err != nil {
 		return nil, err
@@ -231,7 +239,7 @@ func publish(d disk, name string, content []byte) (file, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.WriteAt(content, 0)
+	err = write(io.NewOffsetWriter(f, 0))
 	if err == nil {
 		err = f.sync()
 	}

@@ -431,7 +431,7 @@ func TestMillionChunks(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := heap()
-	s := &Slab{table: newTable(), extents: newExtents(nil), opts: Options{Limit: n * store.ChunkSize}}
+	s := &Slab{extents: newExtents(nil), opts: Options{Limit: n * store.ChunkSize}}
 	s.clock.start(s.opts.Limit, 0)
 	var ids []uint32
 	for i := range uint64(n) {

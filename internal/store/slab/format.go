@@ -30,6 +30,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
+// extendChecksum gives the checksum of what sum is of, and b behind it.
+func extendChecksum(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }
+
 // identity ties the other files to their slab.
 type identity [16]byte
 
@@ -167,15 +170,15 @@ func decodePins(b []byte) (id identity, pins []pinned, ok bool) {
 }
 
 // encodeClean makes the file that says that the slab was closed in order, when
-// its index was this.
-func encodeClean(id identity, index []byte) []byte {
+// its index had this length and checksum.
+func encodeClean(id identity, size int64, sum uint32) []byte {
 	b := encodeHeader(cleanMagic, id)
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(index)))
-	b = binary.LittleEndian.AppendUint32(b, checksum(index))
+	b = binary.LittleEndian.AppendUint64(b, uint64(size))
+	b = binary.LittleEndian.AppendUint32(b, sum)
 	return binary.LittleEndian.AppendUint32(b, checksum(b))
 }
 
 // isClean reports whether b is what encodeClean makes of that slab and index.
 func isClean(b []byte, id identity, index []byte) bool {
-	return string(b) == string(encodeClean(id, index))
+	return string(b) == string(encodeClean(id, int64(len(index)), checksum(index)))
 }

@@ -36,8 +36,8 @@ func FuzzIndex(f *testing.F) {
 		c := decodeContents(b, owned, dataBlocks, clean)
 		checkContents(t, &c, owned, dataBlocks)
 		again := decodeContents(encode(&c.table), owned, dataBlocks, clean)
-		if again.untidy && !c.untidy || len(again.table.ids) != len(c.table.ids) {
-			t.Fatalf("%d chunks written, %d read, untidy %v, before %v", len(c.table.ids), len(again.table.ids), again.untidy, c.untidy)
+		if again.untidy && !c.untidy || again.table.ids.Len() != c.table.ids.Len() {
+			t.Fatalf("%d chunks written, %d read, untidy %v, before %v", c.table.ids.Len(), again.table.ids.Len(), again.untidy, c.untidy)
 		}
 	})
 }
@@ -45,8 +45,8 @@ func FuzzIndex(f *testing.F) {
 // encode is the records of an index file.
 func encode(t *table) []byte {
 	var b []byte
-	for _, id := range t.ids {
-		b = t.at(id).record(kindHere).append(b)
+	for _, e := range t.all() {
+		b = e.record(kindHere).append(b)
 	}
 	return b
 }
@@ -60,8 +60,7 @@ func checkContents(t interface{ Fatalf(string, ...any) }, c *contents, pins map[
 		}
 	}
 	owner := map[uint32]store.Digest{}
-	for _, id := range c.table.ids {
-		e := c.table.at(id)
+	for _, e := range c.table.all() {
 		if !e.place.possible() || e.fixed == 0 && e.place.end() > dataBlocks || e.state&stateChecked != 0 {
 			t.Fatalf("entry %+v of %d blocks", e, dataBlocks)
 		}

@@ -2,6 +2,7 @@ package slab
 
 import (
 	"cmp"
+	"io"
 	"slices"
 	"sync/atomic"
 )
@@ -25,7 +26,7 @@ type contents struct {
 // find out about them, but only after somebody had to wait for it. If the slab
 // was not closed in order, no chunk is sound.
 func decodeContents(index []byte, pins map[string][]pinned, dataBlocks uint32, clean bool) contents {
-	c := contents{table: newTable()}
+	var c contents
 	t := &c.table
 	for _, pins := range pins {
 		for _, p := range pins {
@@ -61,9 +62,7 @@ func decodeContents(index []byte, pins map[string][]pinned, dataBlocks uint32, c
 			}
 		case r.kind == kindHere:
 			if e == nil {
-				if _, e = t.add(r.digest); e == nil {
-					continue
-				}
+				_, e = t.add(r.digest)
 			}
 			e.place = r.place
 			e.restore(r, clean)
@@ -80,7 +79,7 @@ func decodeContents(index []byte, pins map[string][]pinned, dataBlocks uint32, c
 		}
 	}
 	// Outdated records are worth writing the others anew when they are the larger part.
-	if records > 2*len(t.ids)+1024 {
+	if records > 2*t.ids.Len()+1024 {
 		c.untidy = true
 	}
 	c.separate(dataBlocks)
@@ -100,8 +99,8 @@ func (e *entry) restore(r record, clean bool) {
 // is taken. Those of pins do not overlap each other.
 func (c *contents) separate(dataBlocks uint32) {
 	t := &c.table
-	order := make([]uint32, 0, len(t.ids))
-	for _, id := range t.ids {
+	order := make([]uint32, 0, t.ids.Len())
+	for id := range t.all() {
 		order = append(order, id)
 	}
 	slices.SortFunc(order, func(x, y uint32) int { return cmp.Compare(t.at(x).place.block, t.at(y).place.block) })
@@ -137,20 +136,29 @@ func (c *contents) separate(dataBlocks uint32) {
 	}
 }
 
-// snapshot is an index file of the chunks that the disk has, as they are now.
-// Chunks may come and go meanwhile: what is not synced yet gets its record later.
-func (s *Slab) snapshot() []byte {
-	b := encodeHeader(indexMagic, s.id)
+// snapshot writes an index file of the chunks that the disk has, as they are now.
+// Chunks may come and go meanwhile: what is not synced yet gets its record later. It
+// goes piece by piece: the whole may be large.
+func (s *Slab) snapshot(w io.Writer) error {
 	s.mu.RLock()
-	b = slices.Grow(b, (len(s.table.ids)+1)*recordSize)
-	b = s.scrubbed.record().append(b)
+	b := s.scrubbed.record().append(encodeHeader(indexMagic, s.id))
 	s.mu.RUnlock()
-	s.each(func(_ uint32, e *entry) {
-		if e.place.block != 0 && e.state&(stateSynced|stateDamaged) == stateSynced {
-			b = e.record(kindHere).append(b)
+	var err error
+	s.eachPage(func(page *[pageEntries]entry) {
+		for i := range page {
+			if e := &page[i]; e.place.block != 0 && e.state&(stateSynced|stateDamaged) == stateSynced {
+				b = e.record(kindHere).append(b)
+			}
 		}
+	}, func() bool {
+		_, err = w.Write(b)
+		b = b[:0]
+		return err == nil
 	})
-	return b
+	if err == nil {
+		_, err = w.Write(b)
+	}
+	return err
 }
 
 // record says what the index is to know of e.
@@ -187,7 +195,7 @@ func (s *Slab) appendIndex(records []byte) error {
 	s.index.spare += int64(len(records))
 	// Written anew it is shorter, and knows what was used of late.
 	s.mu.RLock()
-	chunks := int64(len(s.table.ids))
+	chunks := int64(s.table.ids.Len())
 	s.mu.RUnlock()
 	if s.index.spare > 2*chunks*recordSize+64<<10 || s.clock.age(s.index.from) > recencyTicks/4 {
 		return s.rewriteIndex()
@@ -197,18 +205,31 @@ func (s *Slab) appendIndex(records []byte) error {
 
 // rewriteIndex replaces the index by one of the places as they are now.
 func (s *Slab) rewriteIndex() error {
-	return s.replaceIndex(s.snapshot())
+	_, err := s.replaceIndex()
+	return err
 }
 
-func (s *Slab) replaceIndex(content []byte) error {
-	f, err := publish(s.disk, indexName, content)
+// replaceIndex writes the index anew and gives its checksum.
+func (s *Slab) replaceIndex() (sum uint32, err error) {
+	var size int64
+	f, err := publish(s.disk, indexName, func(w io.Writer) error {
+		return s.snapshot(writerFunc(func(p []byte) (int, error) {
+			size += int64(len(p))
+			sum = extendChecksum(sum, p)
+			return w.Write(p)
+		}))
+	})
 	if err != nil {
 		s.index.stale = true
-		return err
+		return 0, err
 	}
 	if s.index.file != nil {
 		s.index.file.Close()
 	}
-	s.index = indexFile{file: f, size: int64(len(content)), from: s.clock.now()}
-	return nil
+	s.index = indexFile{file: f, size: size, from: s.clock.now()}
+	return sum, nil
 }
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

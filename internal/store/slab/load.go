@@ -120,7 +120,7 @@ func (s *Slab) begin() error {
 	if _, err := rand.Read(s.id[:]); err != nil {
 		return err
 	}
-	f, err := publish(s.disk, dataName, encodeHeader(dataMagic, s.id))
+	f, err := publish(s.disk, dataName, content(encodeHeader(dataMagic, s.id)))
 	if err != nil {
 		return err
 	}

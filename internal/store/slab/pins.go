@@ -50,7 +50,7 @@ func (s *Slab) Pin(owner string, chunks []store.Chunk) {
 			if c.Digest.IsZero() {
 				continue
 			}
-			if id, e := s.table.findOrAdd(c.Digest); e != nil && have.add(id) {
+			if id, e := s.table.findOrAdd(c.Digest); have.add(id) {
 				e.volatile++
 				o.volatile = append(o.volatile, id)
 			}
@@ -148,7 +148,7 @@ func (s *Slab) writePins(owner string, pins []pinned) error {
 	if err != nil {
 		return err
 	}
-	f, err := publish(s.disk, name, encodePins(s.id, pins))
+	f, err := publish(s.disk, name, content(encodePins(s.id, pins)))
 	if err != nil {
 		return store.DiskError(err, "pin chunks of", owner)
 	}
@@ -213,16 +213,15 @@ func (s *Slab) readPins() (foundPins, error) {
 // contradict reports whether not all of the pins can be true.
 func contradict(pins []pinned) bool {
 	slices.SortFunc(pins, func(x, y pinned) int { return cmp.Compare(x.place.block, y.place.block) })
-	places := make(map[uint64]pinned, len(pins))
+	places := make(map[store.Digest]place, len(pins))
 	for i, p := range pins {
 		if i > 0 && p != pins[i-1] && p.place.block < pins[i-1].place.end() {
 			return true
 		}
-		key := keyOf(&p.digest)
-		if other, ok := places[key]; ok && other != p {
+		if other, ok := places[p.digest]; ok && other != p.place {
 			return true
 		}
-		places[key] = p
+		places[p.digest] = p.place
 	}
 	return false
 }
@@ -237,7 +236,7 @@ func (s *Slab) disown(f *foundPins) error {
 		if err != nil {
 			return err
 		}
-		file, err := publish(s.disk, name, encodePins(identity{}, nil))
+		file, err := publish(s.disk, name, content(encodePins(identity{}, nil)))
 		if err != nil {
 			return err
 		}

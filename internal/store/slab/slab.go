@@ -194,17 +194,29 @@ func (s *Slab) Room() int64 {
 // each calls fn for each entry, a page at a time under mu: a writer that waits
 // for the lock keeps readers out.
 func (s *Slab) each(fn func(uint32, *entry)) {
+	var first uint32
+	s.eachPage(func(page *[pageEntries]entry) {
+		for i := range page {
+			if e := &page[i]; !e.digest.IsZero() {
+				fn(first+uint32(i), e)
+			}
+		}
+	}, func() bool { first += pageEntries; return true })
+}
+
+// eachPage calls fn for each page with mu held for reading, and after it between,
+// without mu, until that is false.
+func (s *Slab) eachPage(fn func(*[pageEntries]entry), between func() bool) {
 	s.mu.RLock()
 	pages := s.table.pages
 	s.mu.RUnlock()
-	for n, page := range pages {
+	for _, page := range pages {
 		s.mu.RLock()
-		for i := range page {
-			if e := &page[i]; !e.digest.IsZero() {
-				fn(uint32(n*pageEntries+i), e)
-			}
-		}
+		fn(page)
 		s.mu.RUnlock()
+		if !between() {
+			return
+		}
 	}
 }
 
@@ -248,11 +260,10 @@ func (s *Slab) closeInOrder() error {
 	if err := s.data.sync(); err != nil {
 		return store.DiskError(err, "sync slab", s.opts.Dir)
 	}
-	content := s.snapshot()
-	err := s.replaceIndex(content)
+	sum, err := s.replaceIndex()
 	if err == nil {
 		var f file
-		if f, err = publish(s.disk, cleanName, encodeClean(s.id, content)); err == nil {
+		if f, err = publish(s.disk, cleanName, content(encodeClean(s.id, s.index.size, sum))); err == nil {
 			err = f.Close()
 		}
 	}

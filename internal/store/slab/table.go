@@ -1,13 +1,14 @@
 package slab
 
 import (
-	"encoding/binary"
+	"iter"
 
 	"brisk.dev/brisk/internal/store"
+	"brisk.dev/brisk/internal/store/digestmap"
 )
 
 // entry is what is known of one chunk: that it is here, or that somebody has it
-// pinned, or both. 52 bytes; with the table's share, about 80 for a chunk.
+// pinned, or both.
 type entry struct {
 	digest   store.Digest
 	place    place // block 0: it is not here
@@ -48,12 +49,9 @@ func (e *entry) pinned() bool { return e.volatile > 0 || e.fixed > 0 }
 
 // table has the entries, each with a small number for as long as it exists:
 // what refers to a chunk does so in 4 bytes. Entries do not move.
-//
-// Two digests whose first eight bytes are the same are not kept both. Chance
-// does not make such, and who makes them on purpose makes both, and has only
-// their own chunks read from the origin.
+// An entry takes 52 bytes, and 10 to 15 to find it by.
 type table struct {
-	ids   map[uint64]uint32
+	ids   digestmap.Map // of the entries that say something
 	pages []*[pageEntries]entry
 	free  []uint32
 	next  uint32
@@ -61,29 +59,34 @@ type table struct {
 
 const pageEntries = 1024
 
-func keyOf(d *store.Digest) uint64 { return binary.LittleEndian.Uint64(d[:]) }
-
-func newTable() table { return table{ids: map[uint64]uint32{}} }
-
 func (t *table) at(id uint32) *entry { return &t.pages[id/pageEntries][id%pageEntries] }
 
 // find gives the entry of a digest.
 func (t *table) find(d store.Digest) (id uint32, e *entry) {
-	id, ok := t.ids[keyOf(&d)]
-	if !ok {
-		return 0, nil
+	for id := range t.ids.Candidates(d) {
+		if e := t.at(id); e.digest == d {
+			return id, e
+		}
 	}
-	if e = t.at(id); e.digest != d {
-		return 0, nil
-	}
-	return id, e
+	return 0, nil
 }
 
-// add makes an entry; nil if another digest is in its way. There must be none of it.
-func (t *table) add(d store.Digest) (id uint32, e *entry) {
-	if _, taken := t.ids[keyOf(&d)]; taken {
-		return 0, nil
+// all gives the entries that say something, in the order of their numbers. They may be
+// tidied meanwhile, but none may be added.
+func (t *table) all() iter.Seq2[uint32, *entry] {
+	return func(yield func(uint32, *entry) bool) {
+		for n, page := range t.pages {
+			for i := range page {
+				if e := &page[i]; !e.digest.IsZero() && !yield(uint32(n*pageEntries+i), e) {
+					return
+				}
+			}
+		}
 	}
+}
+
+// add makes an entry. There must be none of the digest.
+func (t *table) add(d store.Digest) (id uint32, e *entry) {
 	if n := len(t.free); n > 0 {
 		id, t.free = t.free[n-1], t.free[:n-1]
 	} else {
@@ -92,7 +95,7 @@ func (t *table) add(d store.Digest) (id uint32, e *entry) {
 		}
 		t.next++
 	}
-	t.ids[keyOf(&d)] = id
+	t.ids.Add(d, id)
 	e = t.at(id)
 	*e = entry{digest: d}
 	return id, e
@@ -112,7 +115,7 @@ func (t *table) tidy(id uint32) {
 	if e.place.block != 0 || e.pinned() || e.digest.IsZero() {
 		return
 	}
-	delete(t.ids, keyOf(&e.digest))
+	t.ids.Remove(e.digest, id)
 	*e = entry{}
 	t.free = append(t.free, id)
 }

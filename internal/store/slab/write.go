@@ -85,12 +85,9 @@ func (s *Slab) put(c store.Chunk, data []byte) error {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, e := s.table.findOrAdd(c.Digest)
-	if err != nil || e == nil || e.place.block != 0 || s.closed { // perhaps somebody wrote the same meanwhile
-		if e != nil {
-			id, _ := s.table.find(c.Digest)
-			s.table.tidy(id)
-		}
+	id, e := s.table.findOrAdd(c.Digest)
+	if err != nil || e.place.block != 0 || s.closed { // perhaps somebody wrote the same meanwhile
+		s.table.tidy(id)
 		s.retired = append(s.retired, p.extent())
 		if errors.Is(err, os.ErrClosed) {
 			return errClosed()
