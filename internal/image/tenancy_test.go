@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -234,7 +235,8 @@ func TestSealedBucket(t *testing.T) {
 	}))
 	var keys []string
 	require.NoError(t, w.mem.List(t.Context(), "a/", func(o store.Object) error { keys = append(keys, o.Key); return nil }))
-	require.Len(t, keys, 6) // a pack, metadata, table, manifest, name, and a hold
+	lasting := slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return strings.HasPrefix(k, "a/holds/") }) // these come and go
+	require.Len(t, lasting, 5)                                                                                        // a pack, metadata, table, manifest, name
 	for _, k := range keys {
 		w.mem.Change(k, func(b []byte) []byte { all = append(all, b...); return b })
 	}

@@ -166,7 +166,8 @@ func (x *index) chunksOf(in *Store, d Digest) (l []copyOf) {
 	if p == nil {
 		return nil
 	}
-	for _, e := range p.index.all() {
+	entries, _ := p.all()
+	for _, e := range entries.all() {
 		l = append(l, copyOf{in, d, p.how, e})
 	}
 	return l

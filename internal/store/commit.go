@@ -95,10 +95,10 @@ func (s *Store) publishPack(ctx context.Context, h *Hold, p *sealedPack) error {
 	if err := s.putFile(ctx, packKey(p.digest), p.path, damaged); err != nil {
 		return fault.Wrap(err, "store pack", p.digest.Short())
 	}
-	in := &pack{digest: p.digest, size: p.size, index: slices.Clone(p.index), how: p.how} // without the room that it grew into
+	in := newPack(p.digest, p.size, p.index, p.how)
 	in.touched.Store(s.holds.now())
 	s.index.add(in)
-	if err := s.logged.addPack(in); err != nil {
+	if err := s.logged.addPack(s.index, in, p.index); err != nil {
 		s.logUnkept(err)
 	}
 	return nil

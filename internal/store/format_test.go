@@ -385,8 +385,10 @@ func FuzzIndexLog(f *testing.F) {
 		f.Fatal(err)
 	}
 	log := indexLog{path: filepath.Join(f.TempDir(), "log")}
-	packs := map[Digest]*loggedPack{Sum(b): {size: int64(len(b)), index: x, damaged: []Digest{Sum(text)}}}
-	if err := log.create(func() map[Digest]*loggedPack { return packs }); err != nil {
+	known := newIndex()
+	known.add(newPack(Sum(b), int64(len(b)), x, packSeal{}))
+	known.markDamaged(Sum(text), Sum(b))
+	if err := log.create(known); err != nil {
 		f.Fatal(err)
 	}
 	log.close()
@@ -412,12 +414,14 @@ func TestIndexLogCut(t *testing.T) {
 	x1, _ := indexOf(p1)
 	x2, _ := indexOf(p2)
 	log := indexLog{path: filepath.Join(t.TempDir(), "log")}
-	if err := log.create(func() map[Digest]*loggedPack { return nil }); err != nil {
+	known := newIndex()
+	if err := log.create(known); err != nil {
 		t.Fatal(err)
 	}
 	defer log.close()
-	for _, p := range []*pack{{digest: Sum(p1), size: 1, index: x1}, {digest: Sum(p2), size: 2, index: x2}} {
-		if err := log.addPack(p); err != nil {
+	for _, p := range []*pack{newPack(Sum(p1), 1, x1, packSeal{}), newPack(Sum(p2), 2, x2, packSeal{})} {
+		known.add(p)
+		if err := log.addPack(known, p, p.index); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"encoding/binary"
+	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -15,10 +16,39 @@ import (
 type pack struct {
 	digest  Digest
 	size    int64
-	index   packIndex
+	index   packIndex // nil: it lies in the local copy,
+	file    io.ReaderAt
+	at      int64 // at this byte
+	entries int   // in it
 	how     packSeal
 	base    uint32        // number of its first entry in the index
 	touched atomic.Uint64 // when it was last written or relied on, on the clock of holds
+}
+
+func newPack(d Digest, size int64, x packIndex, how packSeal) *pack {
+	return &pack{digest: d, size: size, index: x, entries: x.len(), how: how}
+}
+
+// entry reads an entry; false if the local copy cannot be read.
+func (p *pack) entry(i int) (entry, bool) {
+	if p.index != nil {
+		return p.index.at(i), true
+	}
+	var b [packEntry]byte
+	if _, err := p.file.ReadAt(b[:], p.at+int64(i)*packEntry); err != nil {
+		return entry{}, false
+	}
+	return packIndex(b[:]).at(0), true
+}
+
+// all reads the index of the pack; false if the local copy cannot be read.
+func (p *pack) all() (packIndex, bool) {
+	if p.index != nil {
+		return p.index, true
+	}
+	x := make(packIndex, p.entries*packEntry)
+	_, err := p.file.ReadAt(x, p.at)
+	return x, err == nil
 }
 
 // index finds chunks in packs. A chunk can be in several (two imports at once
@@ -26,13 +56,17 @@ type pack struct {
 // other's pack is deleted or damaged.
 //
 // All entries of all packs are numbered, and found by their digests through these
-// numbers. That takes 10 to 15 bytes a chunk beside the 48 of the packs' own indexes.
+// numbers: that takes 10 to 15 bytes a chunk. The packs' own indexes, another 48,
+// are read where the local copy of them lies, an entry at a time. Its bytes were
+// verified when they were read or written last: what rots later makes a chunk seem not
+// to be there, or to be damaged where it is, for whatever is read is verified.
 type index struct {
 	mu         sync.RWMutex
 	packs      map[Digest]*pack
 	numbered   []*pack // by base
 	numbers    digestmap.Map
-	next       uint32              // number
+	next       uint32 // number
+	entries    int
 	damaged    map[uint32]struct{} // copies that turned out wrong
 	unreadable map[Digest]struct{} // packs in the origin whose index is damaged
 }
@@ -43,26 +77,36 @@ func newIndex() *index {
 
 func shortKey(d Digest) uint64 { return binary.LittleEndian.Uint64(d[:]) }
 
-// add makes the chunks of a pack known. If the pack is known it is replaced: it
+// add makes the chunks of a pack, whose index is in memory, known. If the pack is known it is replaced: it
 // has the same chunks, and they have just been written.
 func (x *index) add(p *pack) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.removeLocked(p.digest)
-	if uint32(p.index.len()) > digestmap.Max-x.next {
+	if uint32(p.entries) > digestmap.Max-x.next {
 		x.renumberLocked()
 	}
 	x.packs[p.digest] = p
-	x.numberLocked(p)
+	x.numberLocked(p, p.index)
+	x.entries += p.entries
+}
+
+// settle says where the index of a pack lies in the local copy: it need not be in memory any more.
+func (x *index) settle(d Digest, file io.ReaderAt, at int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p := x.packs[d]; p != nil {
+		p.index, p.file, p.at = nil, file, at
+	}
 }
 
 // numberLocked gives the entries of a pack the next numbers. The caller holds mu.
-func (x *index) numberLocked(p *pack) {
+func (x *index) numberLocked(p *pack, entries packIndex) {
 	p.base = x.next
-	x.next += uint32(p.index.len())
+	x.next += uint32(p.entries)
 	x.numbered = append(x.numbered, p)
-	for i := range p.index.len() {
-		x.numbers.Add(p.index.digest(i), p.base+uint32(i))
+	for i := range entries.len() {
+		x.numbers.Add(entries.digest(i), p.base+uint32(i))
 	}
 }
 
@@ -73,9 +117,14 @@ func (x *index) renumberLocked() {
 	x.numbered, x.damaged, x.numbers, x.next = nil, map[uint32]struct{}{}, digestmap.Map{}, 0
 	for _, p := range before {
 		base := p.base
-		x.numberLocked(p)
+		entries, ok := p.all()
+		if !ok {
+			x.forgetLocked(p)
+			continue
+		}
+		x.numberLocked(p, entries)
 		for n := range damaged {
-			if n >= base && n-base < uint32(p.index.len()) {
+			if n >= base && n-base < uint32(p.entries) {
 				x.damaged[n-base+p.base] = struct{}{}
 			}
 		}
@@ -89,11 +138,14 @@ func (x *index) grow(n int) {
 	x.numbers.Reserve(x.numbers.Len() + n)
 }
 
-// entryOf finds the entry that has a number. The caller holds mu.
+// entryOf finds the entry that has a number; nil if there is none. The caller holds mu.
 func (x *index) entryOf(number uint32) (p *pack, i int) {
 	at, found := x.place(number)
 	if !found {
 		at--
+	}
+	if at < 0 || number-x.numbered[at].base >= uint32(x.numbered[at].entries) {
+		return nil, 0
 	}
 	p = x.numbered[at]
 	return p, int(number - p.base)
@@ -111,21 +163,33 @@ func (x *index) removeLocked(d Digest) {
 	if p == nil {
 		return
 	}
-	for i := range p.index.len() {
-		number := p.base + uint32(i)
-		x.numbers.Remove(p.index.digest(i), number)
-		delete(x.damaged, number)
+	entries, _ := p.all() // if it cannot be read, its numbers lead nowhere from now on
+	for i := range entries.len() {
+		x.numbers.Remove(entries.digest(i), p.base+uint32(i))
 	}
-	delete(x.packs, d)
 	at, _ := x.place(p.base)
 	x.numbered = slices.Delete(x.numbered, at, at+1)
+	x.forgetLocked(p)
+}
+
+// forgetLocked forgets a pack that has no numbers any more. The caller holds mu.
+func (x *index) forgetLocked(p *pack) {
+	for i := range uint32(p.entries) {
+		delete(x.damaged, p.base+i)
+	}
+	delete(x.packs, p.digest)
+	x.entries -= p.entries
 }
 
 // copies calls fn for each copy of d until fn is true, and reports whether it was.
 // Precondition: x.mu is held.
-func (x *index) copies(d Digest, fn func(number uint32, p *pack, i int) bool) bool {
+func (x *index) copies(d Digest, fn func(number uint32, p *pack, e entry) bool) bool {
 	for number := range x.numbers.Candidates(d) {
-		if p, i := x.entryOf(number); p.index.digest(i) == d && fn(number, p, i) {
+		p, i := x.entryOf(number)
+		if p == nil {
+			continue
+		}
+		if e, ok := p.entry(i); ok && e.digest == d && fn(number, p, e) {
 			return true
 		}
 	}
@@ -138,8 +202,8 @@ func (x *index) copies(d Digest, fn func(number uint32, p *pack, i int) bool) bo
 func (x *index) rely(d Digest, size uint32, now func() uint64, will func(*pack) bool) (in Digest, ok bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	ok = x.copies(d, func(number uint32, p *pack, i int) bool {
-		if x.isDamaged(number) || size != 0 && p.index.at(i).size != size || !will(p) {
+	ok = x.copies(d, func(number uint32, p *pack, e entry) bool {
+		if x.isDamaged(number) || size != 0 && e.size != size || !will(p) {
 			return false
 		}
 		p.touched.Store(now())
@@ -153,14 +217,14 @@ func (x *index) rely(d Digest, size uint32, now func() uint64, will func(*pack) 
 func (x *index) knows(d Digest) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return x.copies(d, func(uint32, *pack, int) bool { return true })
+	return x.copies(d, func(uint32, *pack, entry) bool { return true })
 }
 
 // has reports whether there is a good copy of d.
 func (x *index) has(d Digest) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return x.copies(d, func(number uint32, _ *pack, _ int) bool { return !x.isDamaged(number) })
+	return x.copies(d, func(number uint32, _ *pack, _ entry) bool { return !x.isDamaged(number) })
 }
 
 func (x *index) isDamaged(number uint32) bool {
@@ -185,8 +249,8 @@ func (x *index) find(in *Store, d Digest) []copyOf {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	var good, bad []copyOf
-	x.copies(d, func(number uint32, p *pack, i int) bool {
-		c := copyOf{in, p.digest, p.how, p.index.at(i)}
+	x.copies(d, func(number uint32, p *pack, e entry) bool {
+		c := copyOf{in, p.digest, p.how, e}
 		if x.isDamaged(number) {
 			bad = append(bad, c)
 		} else {
@@ -203,7 +267,7 @@ func (x *index) markDamaged(d, in Digest) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	news := false
-	x.copies(d, func(number uint32, p *pack, _ int) bool {
+	x.copies(d, func(number uint32, p *pack, _ entry) bool {
 		if p.digest == in && !x.isDamaged(number) {
 			x.damaged[number] = struct{}{}
 			news = true
@@ -224,17 +288,31 @@ func (x *index) names() map[Digest]int64 {
 	return names
 }
 
-// snapshot is what the local copy of indexes has to hold.
-func (x *index) snapshot() map[Digest]*loggedPack {
+// logged lists the packs with what the local copy has to hold of each; the index is read when it is
+// asked for, and nil if the pack has gone meanwhile.
+func (x *index) logged() map[Digest]func() *loggedPack {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	l := make(map[Digest]*loggedPack, len(x.packs))
-	for d, p := range x.packs {
-		l[d] = &loggedPack{size: p.size, index: p.index, how: p.how}
-	}
+	damaged := map[*pack][]uint32{}
 	for number := range x.damaged {
 		p, i := x.entryOf(number)
-		l[p.digest].damaged = append(l[p.digest].damaged, p.index.digest(i))
+		damaged[p] = append(damaged[p], uint32(i))
+	}
+	l := make(map[Digest]func() *loggedPack, len(x.packs))
+	for d, p := range x.packs {
+		l[d] = func() *loggedPack {
+			x.mu.RLock()
+			defer x.mu.RUnlock()
+			entries, ok := p.all()
+			if !ok || x.packs[d] != p {
+				return nil
+			}
+			logged := &loggedPack{size: p.size, index: entries, how: p.how}
+			for _, i := range damaged[p] {
+				logged.damaged = append(logged.damaged, entries.digest(int(i)))
+			}
+			return logged
+		}
 	}
 	return l
 }
@@ -269,7 +347,7 @@ func (x *index) unmarkDamaged(d, in Digest) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.copies(d, func(number uint32, p *pack, _ int) bool {
+	x.copies(d, func(number uint32, p *pack, _ entry) bool {
 		if p.digest == in {
 			delete(x.damaged, number)
 		}
@@ -353,5 +431,5 @@ func (x *index) size(d Digest) (int64, bool) {
 func (x *index) counts() (packs, chunks, damaged, unreadable int) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return len(x.packs), x.numbers.Len(), len(x.damaged), len(x.unreadable)
+	return len(x.packs), x.entries, len(x.damaged), len(x.unreadable)
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/binary"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -12,13 +13,13 @@ import (
 )
 
 func indexedPack(name byte, chunks ...uint64) *pack {
-	p := &pack{digest: Digest{name, 1}, size: int64(len(chunks))}
-	for _, c := range chunks {
-		e := entry{size: 1}
+	var x packIndex
+	for i, c := range chunks {
+		e := entry{size: 1, stored: 1, raw: true, offset: uint32(packHeader + i)}
 		binary.LittleEndian.PutUint64(e.digest[:], c+1)
-		p.index = p.index.append(e)
+		x = x.append(e)
 	}
-	return p
+	return newPack(Digest{name, 1}, int64(len(chunks)), x, packSeal{})
 }
 
 func numberedChunk(c uint64) (d Digest) {
@@ -27,10 +28,14 @@ func numberedChunk(c uint64) (d Digest) {
 }
 
 // The index knows the copies of the packs that were added and not removed, and which of
-// them are damaged, also when the numbers have been used up in between.
+// them are damaged, wherever their own indexes lie, also when the numbers have been used up in between.
 func TestIndexModel(t *testing.T) {
+	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		x := newIndex()
+		log := &indexLog{path: filepath.Join(dir, "packs.idx")}
+		defer func() { log.close() }()
+		require.NoError(t, log.create(x))
 		packs, damaged := map[byte][]uint64{}, map[[2]uint64]bool{}
 		forget := func(name byte) {
 			delete(packs, name)
@@ -44,7 +49,12 @@ func TestIndexModel(t *testing.T) {
 			"add": func(t *rapid.T) {
 				name := rapid.ByteRange(0, 5).Draw(t, "pack")
 				chunks := rapid.SliceOfNDistinct(rapid.Uint64Range(0, 12), 1, 6, rapid.ID[uint64]).Draw(t, "chunks")
-				x.add(indexedPack(name, chunks...))
+				p := indexedPack(name, chunks...)
+				x.add(p)
+				if rapid.Bool().Draw(t, "kept") {
+					require.NoError(t, log.addPack(x, p, p.index))
+					require.Nil(t, p.index)
+				}
 				forget(name)
 				packs[name] = chunks
 			},
@@ -61,6 +71,28 @@ func TestIndexModel(t *testing.T) {
 				if news {
 					damaged[key] = true
 				}
+			},
+			"rewrite": func(t *rapid.T) {
+				require.NoError(t, log.create(x))
+				for _, p := range x.packs {
+					require.Nil(t, p.index)
+				}
+			},
+			"reopen": func(t *rapid.T) {
+				require.NoError(t, log.create(x))
+				log.close()
+				log = &indexLog{path: log.path}
+				packs, rewrite, err := log.read()
+				require.NoError(t, err)
+				require.False(t, rewrite)
+				x = newIndex()
+				for d, p := range packs {
+					x.add(newPack(d, p.size, p.index, p.how))
+					for _, c := range p.damaged {
+						x.markDamaged(c, d)
+					}
+				}
+				require.NoError(t, log.open(x, packs))
 			},
 			"use numbers up": func(*rapid.T) { x.next = max(x.next, digestmap.Max-3) },
 			"": func(t *rapid.T) {

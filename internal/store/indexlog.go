@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,18 +29,22 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// indexLog appends to that file. A failure to write makes it useless until the
-// next opening, and is the caller's to log.
+// indexLog appends to that file, and tells the index where in it each pack's lies. After
+// a failure to write, which is the caller's to log, nothing more is written until the next opening.
+// Lock order: indexLog.mu, index.mu.
 type indexLog struct {
-	mu   sync.Mutex
-	path string
-	file *os.File // nil: not writable
+	mu     sync.Mutex
+	path   string
+	file   *os.File // nil: there is none
+	size   int64
+	broken bool
 }
 
 // loggedPack is what the log knows of a pack.
 type loggedPack struct {
 	size    int64
 	index   packIndex
+	at      int64 // where the index is, in the file that was read
 	how     packSeal
 	damaged []Digest
 }
@@ -63,7 +68,7 @@ func decodeIndexLog(b []byte) (packs map[Digest]*loggedPack, rewrite bool) {
 	if len(b) < logHeader || string(b[:8]) != logMagic || binary.LittleEndian.Uint32(b[8:]) != logVersion {
 		return packs, true
 	}
-	records := 0
+	records, whole := 0, len(b)
 	for b = b[logHeader:]; len(b) > 0; records++ {
 		if len(b) < logFrame {
 			return packs, true
@@ -72,6 +77,7 @@ func decodeIndexLog(b []byte) (packs map[Digest]*loggedPack, rewrite bool) {
 		if n > len(b)-logFrame {
 			return packs, true
 		}
+		at := whole - len(b) + logFrame
 		body := b[logFrame : logFrame+n]
 		if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(b[4:]) {
 			return packs, true
@@ -85,7 +91,7 @@ func decodeIndexLog(b []byte) (packs map[Digest]*loggedPack, rewrite bool) {
 			if _, err := x.checkEntries(how); err != nil || flags&^flagSealed != 0 {
 				return packs, true
 			}
-			packs[Digest(body[1:33])] = &loggedPack{size: int64(binary.LittleEndian.Uint64(body[33:])), index: x, how: how}
+			packs[Digest(body[1:33])] = &loggedPack{size: int64(binary.LittleEndian.Uint64(body[33:])), index: x, at: int64(at) + packPrefix, how: how}
 		case n == 65 && body[0] == recordDamage:
 			if p := packs[Digest(body[1:33])]; p != nil {
 				p.damaged = append(p.damaged, Digest(body[33:]))
@@ -97,82 +103,117 @@ func decodeIndexLog(b []byte) (packs map[Digest]*loggedPack, rewrite bool) {
 	return packs, records > 2*len(packs)
 }
 
-// create writes the log anew, with the packs that are then known, and leaves it
-// open for appending.
-func (l *indexLog) create(known func() map[Digest]*loggedPack) error {
+// create writes the log anew, with the packs of the index, and leaves it open for
+// appending.
+func (l *indexLog) create(x *index) (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file != nil {
-		l.file.Close()
-		l.file = nil
-	}
-	b := append(make([]byte, 0, 64<<10), logMagic...)
-	b = binary.LittleEndian.AppendUint32(b, logVersion)
-	b = binary.LittleEndian.AppendUint32(b, 0)
-	for d, p := range known() {
-		b = appendPackRecord(b, d, p.size, p.how, p.index)
-		for _, chunk := range p.damaged {
-			b = appendDamageRecord(b, d, chunk)
-		}
-	}
 	f, err := os.CreateTemp(filepath.Dir(l.path), filepath.Base(l.path)+".*")
 	if err != nil {
 		return DiskError(err, "write", l.path)
 	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = os.Rename(f.Name(), l.path)
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+			err = DiskError(err, "write", l.path)
+		}
+	}()
+	b := append([]byte(nil), logMagic...)
+	b = binary.LittleEndian.AppendUint32(b, logVersion)
+	b = binary.LittleEndian.AppendUint32(b, 0)
+	places := map[Digest]int64{}
+	var size int64
+	for d, read := range x.logged() {
+		p := read()
+		if p == nil {
+			continue
+		}
+		places[d] = size + int64(len(b)) + logFrame + packPrefix
+		b = appendPackRecord(b, d, p.size, p.how, p.index)
+		for _, chunk := range p.damaged {
+			b = appendDamageRecord(b, d, chunk)
+		}
+		if _, err := f.Write(b); err != nil {
+			return err
+		}
+		size, b = size+int64(len(b)), b[:0]
 	}
-	if err != nil {
-		f.Close()
-		os.Remove(f.Name())
-		return DiskError(err, "write", l.path)
+	if _, err := f.Write(b); err != nil {
+		return err
 	}
-	l.file = f
+	size += int64(len(b))
+	if err := os.Rename(f.Name(), l.path); err != nil {
+		return err
+	}
+	for d, at := range places {
+		x.settle(d, f, at)
+	}
+	if l.file != nil { // which no pack refers to any more
+		l.file.Close()
+	}
+	l.file, l.size, l.broken = f, size, false
 	return nil
 }
 
-// open continues the log that read found good.
-func (l *indexLog) open() error {
+// open continues the log that read found good, to hold these packs.
+func (l *indexLog) open(x *index, packs map[Digest]*loggedPack) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND, 0)
+	f, err := os.OpenFile(l.path, os.O_RDWR, 0)
 	if err != nil {
 		return fault.Wrap(err, "open", l.path)
 	}
-	l.file = f
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		f.Close()
+		return fault.Wrap(err, "open", l.path)
+	}
+	l.file, l.size = f, size
+	for d, p := range packs {
+		x.settle(d, f, p.at)
+	}
 	return nil
 }
 
-func (l *indexLog) addPack(p *pack) error {
-	return l.append(appendPackRecord(nil, p.digest, p.size, p.how, p.index))
+// addPack adds a pack of the index.
+func (l *indexLog) addPack(x *index, p *pack, entries packIndex) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.size + logFrame + packPrefix
+	wrote, err := l.appendLocked(appendPackRecord(nil, p.digest, p.size, p.how, entries))
+	if wrote {
+		x.settle(p.digest, l.file, at)
+	}
+	return err
 }
 
 func (l *indexLog) addDamage(in, chunk Digest) error {
-	return l.append(appendDamageRecord(nil, in, chunk))
-}
-
-func (l *indexLog) append(b []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.file == nil {
-		return nil
-	}
-	if _, err := l.file.Write(b); err != nil {
-		// Half a record may be there: what follows would be lost with it.
-		l.file.Close()
-		l.file = nil
-		return DiskError(err, "write", l.path)
-	}
-	return nil
+	_, err := l.appendLocked(appendDamageRecord(nil, in, chunk))
+	return err
 }
 
+func (l *indexLog) appendLocked(b []byte) (wrote bool, err error) {
+	if l.file == nil || l.broken {
+		return false, nil
+	}
+	if _, err := l.file.WriteAt(b, l.size); err != nil {
+		l.broken = true // half a record may be there: what follows would be lost with it
+		return false, DiskError(err, "write", l.path)
+	}
+	l.size += int64(len(b))
+	return true, nil
+}
+
+// close is the last thing that is done with the index.
 func (l *indexLog) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.file != nil {
 		l.file.Close()
-		l.file = nil
+		l.broken = true
 	}
 }
 

@@ -94,20 +94,20 @@ func (s *Store) readLog() {
 	}
 	s.index.grow(chunks)
 	for d, p := range logged {
-		s.index.add(&pack{digest: d, size: p.size, index: p.index, how: p.how})
+		s.index.add(newPack(d, p.size, p.index, p.how))
 		for _, chunk := range p.damaged {
 			s.index.markDamaged(chunk, d)
 		}
 	}
 	if rewrite {
 		s.rewriteLog()
-	} else if err := s.logged.open(); err != nil {
+	} else if err := s.logged.open(s.index, logged); err != nil {
 		s.logUnkept(err)
 	}
 }
 
 func (s *Store) rewriteLog() {
-	if err := s.logged.create(s.index.snapshot); err != nil {
+	if err := s.logged.create(s.index); err != nil {
 		s.logUnkept(err)
 	}
 }
@@ -192,9 +192,9 @@ func (s *Store) learn(ctx context.Context, d Digest, size int64) error {
 	case err != nil:
 		return fault.Wrap(err, "read index of pack", d.Short())
 	}
-	p := &pack{digest: d, size: size, index: x, how: how}
+	p := newPack(d, size, x, how)
 	s.index.add(p)
-	if err := s.logged.addPack(p); err != nil {
+	if err := s.logged.addPack(s.index, p, x); err != nil {
 		s.logUnkept(err)
 	}
 	return nil

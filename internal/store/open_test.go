@@ -26,7 +26,7 @@ func (n namesOnly) List(_ context.Context, _ string, fn func(Object) error) erro
 // index is complete.
 func BenchmarkOpen(b *testing.B) {
 	dir := b.TempDir()
-	origin, packs := namesOnly{sizes: map[string]int64{}}, map[Digest]*loggedPack{}
+	origin, known := namesOnly{sizes: map[string]int64{}}, newIndex()
 	var n uint64
 	for range 300 {
 		var x packIndex
@@ -38,11 +38,11 @@ func BenchmarkOpen(b *testing.B) {
 			off += 50_000
 		}
 		name := Sum(x)
-		packs[name] = &loggedPack{size: int64(off), index: x}
+		known.add(newPack(name, int64(off), x, packSeal{}))
 		origin.sizes[packKey(name)] = int64(off)
 	}
 	log := indexLog{path: filepath.Join(dir, "packs.idx")}
-	if err := log.create(func() map[Digest]*loggedPack { return packs }); err != nil {
+	if err := log.create(known); err != nil {
 		b.Fatal(err)
 	}
 	log.close()

@@ -124,10 +124,15 @@ func (s *Store) stored(ctx context.Context, c Chunk) error {
 			return nil
 		}
 	}
-	return notStored(c)
+	return s.notStored(c)
 }
 
-func notStored(c Chunk) error {
+func (s *Store) notStored(c Chunk) error {
+	for _, in := range s.lineage() {
+		if in.ctx.Err() != nil { // what was known of packs cannot be read any more
+			return errClosed()
+		}
+	}
 	return &fault.Error{Class: fault.Corrupt, Op: "read chunk", Object: c.String(), Hint: hintImport,
 		Err: fmt.Errorf("no pack of the store holds it")}
 }
@@ -276,7 +281,7 @@ func (s *Store) find(ctx context.Context, c Chunk) ([]copyOf, error) {
 			return copies, nil
 		}
 	}
-	return nil, notStored(c)
+	return nil, s.notStored(c)
 }
 
 // readCopies tries every copy of the chunk until one is right.
