@@ -50,6 +50,9 @@ func writeImage(w io.Writer, d api.ImageDetail) {
 		"metadata", bytesText(d.Metadata),
 		"mounted", mounted,
 	}
+	if d.OwnBytes != nil && d.SharedBytes != nil {
+		pairs = append(pairs, "content", fmt.Sprintf("%s that no other image has, %s that others have too", bytesText(*d.OwnBytes), bytesText(*d.SharedBytes)))
+	}
 	if l := d.Local; l != nil {
 		local := "complete"
 		if l.Chunks < d.Chunks {

@@ -16,7 +16,12 @@ func (a *app) imageListCommand() *cobra.Command {
 		Short: "List images",
 		Long: `List images: those with a name, and with --all the nameless ones too, which the
 steps of builds have made and the next build of the same steps takes up again.
-With --json all are listed.`,
+With --json all are listed.
+
+SIZE is that of all files; OWN is what no other of these images has, also none
+without a name, so that removing the image gives back about that much: less, by
+compression, in the store. "-" means that it is not known, because a part of an
+image's metadata is where nobody answers.`,
 		Args: cobra.NoArgs,
 		RunE: work(a.asking(func(ctx context.Context, c *api.Client, _ []string) error {
 			l, err := c.Images(ctx)
@@ -31,9 +36,9 @@ With --json all are listed.`,
 						hidden++
 						continue
 					}
-					rows = append(rows, []string{dash(i.Name), i.Digest.Short(), count(i.Files), bytesText(i.Bytes), ago(i.Created)})
+					rows = append(rows, []string{dash(i.Name), i.Digest.Short(), count(i.Files), bytesText(i.Bytes), ownText(i.OwnBytes), ago(i.Created)})
 				}
-				table(w, []string{"NAME", "DIGEST", "FILES", "SIZE", "AGE"}, rows)
+				table(w, []string{"NAME", "DIGEST", "FILES", "SIZE", "OWN", "AGE"}, rows)
 				if hidden > 0 {
 					a.tell("%s without a name, made by builds, %s not listed: --all lists them", plural(hidden, "image"), map[bool]string{true: "is", false: "are"}[hidden == 1])
 				}
@@ -42,4 +47,11 @@ With --json all are listed.`,
 	}
 	c.Flags().BoolVarP(&all, "all", "a", false, "list images without a name too")
 	return c
+}
+
+func ownText(n *int64) string {
+	if n == nil {
+		return "-"
+	}
+	return bytesText(*n)
 }

@@ -195,9 +195,10 @@ func TestRunImage(t *testing.T) {
 
 func TestImages(t *testing.T) {
 	created := time.Now().Add(-3 * time.Hour)
+	own, others := int64(2<<20), int64(1<<20)
 	f := &apitest.Fake{
 		Details: []api.ImageDetail{{
-			ImageInfo: api.ImageInfo{Name: "web", Digest: digest, Files: 30123, Bytes: 5 << 20, Created: created},
+			ImageInfo: api.ImageInfo{Name: "web", Digest: digest, Files: 30123, Bytes: 5 << 20, Created: created, OwnBytes: &own, SharedBytes: &others},
 			Config:    image.Config{Env: []string{"A=1", "B=2"}, Cmd: []string{"nginx", "-g", "x"}, User: "www"},
 			Chunks:    99, Packs: 2, Metadata: 8192, Mounted: true, Mounts: []string{"lazy", "native"}, Local: &api.ImageLocal{Bytes: 2 << 20, Chunks: 40, TotalBytes: 4 << 20}, Read: &api.ImageReads{OriginBytes: 1 << 20, OriginChunks: 8},
 		}},
@@ -211,12 +212,12 @@ func TestImages(t *testing.T) {
 	data := serve(t, f)
 	code, out, err := brisk(nil, "image", "ls", "--data", data)
 	require.Equal(t, 0, code, err)
-	require.Equal(t, "NAME  DIGEST        FILES   SIZE     AGE\n"+
-		"web   "+digest.Short()+"  30,123  5.0 MiB  3 h\n", out)
+	require.Equal(t, "NAME  DIGEST        FILES   SIZE     OWN      AGE\n"+
+		"web   "+digest.Short()+"  30,123  5.0 MiB  2.0 MiB  3 h\n", out)
 
 	code, out, _ = brisk(nil, "image", "inspect", "web", "--data", data)
 	require.Equal(t, 0, code)
-	for _, want := range []string{digest.String(), "30,123", "99 in 2 packs", "1.0 MiB from the origin (8 chunks), 0 B from the cache (0 chunks)", "nginx -g x", "www", "env         A=1\n            B=2\n"} {
+	for _, want := range []string{digest.String(), "30,123", "99 in 2 packs", "2.0 MiB that no other image has, 1.0 MiB that others have too", "1.0 MiB from the origin (8 chunks), 0 B from the cache (0 chunks)", "nginx -g x", "www", "env         A=1\n            B=2\n"} {
 		require.Contains(t, out, want)
 	}
 	code, out, _ = brisk(nil, "image", "inspect", "web", "--data", data, "--json")

@@ -98,6 +98,11 @@ type ImageInfo struct {
 	Files   int64        `json:"files"`
 	Bytes   int64        `json:"bytes"` // of all files' content
 	Created time.Time    `json:"created"`
+
+	// Of distinct content, as the images of the list share it: what no other of them has, and the
+	// rest; absent if that is not known, because a table is at an origin that does not answer.
+	OwnBytes    *int64 `json:"own_bytes,omitempty"`
+	SharedBytes *int64 `json:"shared_bytes,omitempty"`
 }
 
 // ImageDetail is all there is to say about an image.

@@ -48,6 +48,7 @@ type Images struct {
 		images map[loadedKey]*Image
 	}
 	native  nativeImages
+	sharing sharings
 	touched touched
 }
 
@@ -69,6 +70,7 @@ func Open(_ context.Context, opt Options) (*Images, error) {
 		s.opt.MayShare = func(workspace string) bool { return workspace == DefaultWorkspace }
 	}
 	s.loaded.images = map[loadedKey]*Image{}
+	s.sharing = sharings{turn: make(chan struct{}, 1), last: map[store.Digest]map[store.Digest]Sharing{}}
 	s.native.held, s.native.written = map[string]int{}, map[string]struct{}{}
 	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
 		return nil, store.DiskError(err, "open images", opt.Dir)

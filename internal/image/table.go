@@ -33,7 +33,8 @@ func encodeTable(chunks []store.Chunk) []byte {
 	return b
 }
 
-func decodeTable(b []byte) (*device, error) {
+// tableEntries checks the header of a table and gives what follows: whole entries.
+func tableEntries(b []byte) ([]byte, error) {
 	if len(b) < tableHeader || string(b[:8]) != tableMagic {
 		return nil, fault.New(fault.Corrupt, "not a chunk table")
 	}
@@ -41,10 +42,18 @@ func decodeTable(b []byte) (*device, error) {
 		return nil, fault.New(fault.Corrupt, "chunk table of version %d; this Brisk reads %d", v, tableVersion)
 	}
 	n := uint64(binary.LittleEndian.Uint32(b[12:]))
-	b = b[tableHeader:]
-	if n > maxTableCount || uint64(len(b)) != n*tableEntry {
+	if b = b[tableHeader:]; n > maxTableCount || uint64(len(b)) != n*tableEntry {
 		return nil, fault.New(fault.Corrupt, "chunk table of %d chunks has %d bytes of entries", n, len(b))
 	}
+	return b, nil
+}
+
+func decodeTable(b []byte) (*device, error) {
+	b, err := tableEntries(b)
+	if err != nil {
+		return nil, err
+	}
+	n := len(b) / tableEntry
 	chunks := make([]store.Chunk, n)
 	seen := make(map[store.Digest]struct{}, n)
 	var blocks uint64

@@ -35,24 +35,58 @@ type imageAPI struct {
 
 // List has the shared images at the end, under the names that they have for everybody.
 func (a *imageAPI) List(ctx context.Context, workspace string) ([]api.ImageInfo, error) {
-	all, err := a.images.List(ctx, workspace)
-	if err != nil {
+	all, err := a.all(ctx, workspace)
+	if err != nil && all == nil {
 		return nil, err
 	}
+	sharing := a.sharing(ctx, all)
 	l := make([]api.ImageInfo, 0, len(all))
 	for _, n := range all {
-		l = append(l, infoOf(n.Image, n.Name))
+		info := infoOf(n.Image, n.Name)
+		addSharing(&info, sharing)
+		l = append(l, info)
 	}
-	if workspace == store.SharedWorkspace {
-		return l, nil
+	return l, err
+}
+
+// all are the images that a workspace can use by name, and those of its own without one.
+func (a *imageAPI) all(ctx context.Context, workspace string) ([]image.Named, error) {
+	all, err := a.images.List(ctx, workspace)
+	if err != nil || workspace == store.SharedWorkspace {
+		return all, err
 	}
 	shared, err := a.images.List(ctx, store.SharedWorkspace)
 	for _, n := range shared {
 		if n.Name != "" {
-			l = append(l, infoOf(n.Image, store.SharedWorkspace+"/"+n.Name))
+			n.Name = store.SharedWorkspace + "/" + n.Name
+			all = append(all, n)
 		}
 	}
-	return l, err
+	return all, err
+}
+
+// sharingTime is how long a listing waits for what it is not made for.
+const sharingTime = 5 * time.Second
+
+// sharing says what the images share, if that can be known in time.
+func (a *imageAPI) sharing(ctx context.Context, all []image.Named) map[store.Digest]image.Sharing {
+	images := make([]*image.Image, len(all))
+	for i, n := range all {
+		images[i] = n.Image
+	}
+	brief, cancel := context.WithTimeout(ctx, sharingTime)
+	defer cancel()
+	sharing, err := a.images.Sharing(brief, images)
+	if err != nil && ctx.Err() == nil {
+		a.keeper.log.Warn("nobody knows what images share", "err", err)
+	}
+	return sharing
+}
+
+func addSharing(i *api.ImageInfo, sharing map[store.Digest]image.Sharing) {
+	if s, ok := sharing[i.Digest]; ok {
+		i.OwnBytes, i.SharedBytes = &s.Own, &s.Shared
+	}
 }
 
 func infoOf(i *image.Image, name string) api.ImageInfo {
@@ -78,6 +112,9 @@ func (a *imageAPI) Inspect(ctx context.Context, ref image.Ref) (api.ImageDetail,
 		Mounts:    a.mounts(img.Digest.String()),
 	}
 	d.Mounted = len(d.Mounts) > 0
+	if all, err := a.all(ctx, ref.Workspace); err == nil {
+		addSharing(&d.ImageInfo, a.sharing(ctx, all))
+	}
 	if l, err := img.Local(ctx, a.cache); err == nil { // else its chunk table is neither here nor to be had
 		d.Local = &api.ImageLocal{Bytes: l.Bytes, Chunks: l.Chunks, TotalBytes: l.TotalBytes}
 	}
