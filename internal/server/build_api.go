@@ -10,7 +10,6 @@ import (
 	"brisk.dev/brisk/internal/api/blobs"
 	"brisk.dev/brisk/internal/image/build"
 	"brisk.dev/brisk/internal/image/importer"
-	"brisk.dev/brisk/internal/image/registry"
 	"brisk.dev/brisk/internal/store"
 )
 
@@ -51,8 +50,8 @@ func openBlob(s *blobs.Store) func(ctx context.Context, workspace, id string) (i
 // containers lets the builder begin with container images.
 type containers struct{ importer *importer.Importer }
 
-func (c containers) Pull(ctx context.Context, workspace, ref string, auth *registry.Auth, progress func(done, total int64)) (store.Digest, string, error) {
-	r, err := c.importer.Pull(ctx, importer.PullRequest{Ref: ref, Workspace: workspace, Auth: auth}, progress)
+func (c containers) Pull(ctx context.Context, workspace string, from build.Remote, progress func(done, total int64)) (store.Digest, string, error) {
+	r, err := c.importer.Pull(ctx, importer.PullRequest{Ref: from.Ref, Workspace: workspace, Insecure: from.Insecure, Auth: from.Auth}, progress)
 	return r.Digest, r.Source, err
 }
 

@@ -17,11 +17,17 @@ import (
 // Containers makes images of container images, without a name. An importer is one.
 // progress counts bytes.
 type Containers interface {
-	// Pull reads from a registry; source is the reference with the digest that ref led to. Without
-	// auth, nil, it looks for credentials itself.
-	Pull(ctx context.Context, workspace, ref string, auth *registry.Auth, progress func(done, total int64)) (made store.Digest, source string, err error)
+	// Pull reads from a registry; source is the reference with the digest that it led to.
+	Pull(ctx context.Context, workspace string, from Remote, progress func(done, total int64)) (made store.Digest, source string, err error)
 	// Import reads a file or directory of this machine.
 	Import(ctx context.Context, workspace, path string, progress func(done, total int64)) (made store.Digest, err error)
+}
+
+// Remote is an image in a registry.
+type Remote struct {
+	Ref      string         `json:"ref"`
+	Insecure bool           `json:"insecure"` // http and untrusted certificates are allowed
+	Auth     *registry.Auth `json:"auth"`     // nil: Containers looks for credentials itself
 }
 
 // fromRegistry begins with a container image. The registry is asked each time what the
@@ -29,13 +35,17 @@ type Containers interface {
 // not answer, what it said last has to do.
 func (r *run) fromRegistry(ctx context.Context, base Base) error {
 	ref := base.Ref
+	from := Remote{Ref: ref, Insecure: base.Insecure, Auth: base.Auth}
 	key := workKey("registry", r.workspace, ref)
+	if from.Insecure { // who asks for more must not get what was read so
+		key = workKey("registry", r.workspace, ref, "insecure")
+	}
 	// Whoever comes with other credentials waits for no pull that these may fail.
-	asked := workKey("pull", r.workspace, ref, base.Auth)
+	asked := workKey("pull", r.workspace, from)
 	text := "container image " + ref
 	r.begin(text, false)
 	img, err := r.flight(ctx, asked, "", true, func(ctx context.Context, out *output) (store.Digest, error) {
-		made, source, err := r.b.opts.Containers.Pull(ctx, r.workspace, ref, base.Auth, printed(out, "fetched"))
+		made, source, err := r.b.opts.Containers.Pull(ctx, r.workspace, from, printed(out, "fetched"))
 		if err == nil {
 			fmt.Fprintf(out, "%s is %s\n", ref, source)
 			return made, r.b.memo.Put(key, made)

@@ -23,14 +23,15 @@ import (
 type registries struct {
 	b    *bench
 	refs map[string]string // to the content of /from
-	auth *registry.Auth    // of the last Pull
+	last Remote            // that was pulled
 	down bool
 	pull int
 }
 
-func (r *registries) Pull(_ context.Context, workspace, ref string, auth *registry.Auth, _ func(done, total int64)) (store.Digest, string, error) {
+func (r *registries) Pull(_ context.Context, workspace string, from Remote, _ func(done, total int64)) (store.Digest, string, error) {
 	r.pull++
-	r.auth = auth
+	r.last = from
+	ref := from.Ref
 	content, ok := r.refs[ref]
 	switch {
 	case r.down:
@@ -69,14 +70,20 @@ func TestBeginWithARegistry(t *testing.T) {
 	known := def
 	known.Base.Auth = &registry.Auth{Username: "ada", Password: "engine"}
 	require.Equal(t, img.Digest, b.made(known).Digest, "who asks is no part of the image")
-	require.Equal(t, known.Base.Auth, r.auth)
+	require.Equal(t, Remote{Ref: "python:3", Auth: known.Base.Auth}, r.last)
 
 	r.down = true
 	require.Equal(t, img.Digest, b.made(def).Digest)
 	require.Contains(t, b.said(), "pull python:3: the registry does not answer\ngoing on with what it was last: image ")
 
+	open := def
+	open.Base.Insecure = true
+	_, err := b.Build(t.Context(), "default", open, nil)
+	require.True(t, fault.Is(err, fault.Unavailable), "what was read safely is not what an unsafe pull had last")
+	require.True(t, r.last.Insecure)
+
 	def.Base.Ref = "other:1"
-	_, err := b.Build(t.Context(), "default", def, nil)
+	_, err = b.Build(t.Context(), "default", def, nil)
 	require.ErrorContains(t, err, "step 1 of 2: pull other:1: the registry does not answer")
 	require.True(t, fault.Is(err, fault.Unavailable))
 	r.down = false

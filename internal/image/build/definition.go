@@ -31,8 +31,9 @@ type Base struct {
 	Name          string   `json:"name,omitempty"`           // of image: a name or digest in the workspace
 	Ref           string   `json:"ref,omitempty"`            // of registry: as docker takes it
 
-	// Auth lets into the registry; nil: what Containers finds. It is part of no digest, and kept nowhere.
-	Auth *registry.Auth `json:"auth,omitempty"`
+	// Of registry. Auth is part of no digest, and kept nowhere.
+	Insecure bool           `json:"insecure,omitempty"`
+	Auth     *registry.Auth `json:"auth,omitempty"`
 
 	Dockerfile string            `json:"dockerfile,omitempty"` // of dockerfile: its text
 	Context    string            `json:"context,omitempty"`    // of dockerfile: "sha256:HEX" of a tar of the directory that it copies from; "" is an empty one
@@ -90,7 +91,7 @@ var baseFields = map[BaseKind]map[string]bool{
 	DebianSlim: {"suite": true, "python_version": true},
 	FromImage:  {"name": false},
 
-	FromRegistry:   {"ref": false, "auth": true},
+	FromRegistry:   {"ref": false, "insecure": true, "auth": true},
 	FromDockerfile: {"dockerfile": false, "context": true, "build_args": true},
 }
 

@@ -195,9 +195,9 @@ func (p *Repo) wrap(err error, doing string) error {
 	case errors.As(err, &network):
 		e.Err = network.Err
 		if strings.Contains(network.Err.Error(), "server gave HTTP response to HTTPS client") {
-			e.Class, e.Hint = fault.Invalid, "The registry speaks plain http: --insecure allows that."
+			e.Class, e.Hint = fault.Invalid, "The registry speaks plain http: allow that with --insecure, or insecure=True in a program."
 		} else if strings.Contains(network.Err.Error(), "x509:") || strings.Contains(network.Err.Error(), "tls:") {
-			e.Class, e.Hint = fault.Invalid, "Its certificate is not trusted here: add its authority to the system's, or allow it with --insecure."
+			e.Class, e.Hint = fault.Invalid, "Its certificate is not trusted here: add its authority to the system's, or allow it with --insecure, or insecure=True in a program."
 		}
 	}
 	return e

@@ -63,7 +63,9 @@ class Image:
         return Image._make({"kind": "image", "name": name}, (), ())
 
     @staticmethod
-    def from_registry(ref: str, *, username: Optional[str] = None, password_env: Optional[str] = None) -> Image:
+    def from_registry(
+        ref: str, *, username: Optional[str] = None, password_env: Optional[str] = None, insecure: bool = False
+    ) -> Image:
         """A container image of a registry.
 
         What the reference means is asked at each build, and what it led to before is not fetched again.
@@ -79,16 +81,20 @@ class Image:
             username: for the registry.
             password_env: the name of the environment variable that holds the password, or an access token, where the
                 image is built from. It is read for the build only, and is part of neither image nor function.
+            insecure: allow plain http, and certificates that the server does not trust. For localhost, http is allowed
+                without.
         """
         _strings("ref", [ref])
         if (username is None) != (password_env is None):
             raise exception.InvalidError("from_registry: username and password_env belong together")
-        login: dict[str, str] = {}
+        if not isinstance(insecure, bool):
+            raise exception.InvalidError(f"insecure={insecure!r}: want True or False")
+        more: dict[str, Any] = {"insecure": True} if insecure else {}
         if username is not None and password_env is not None:
             _strings("username", [username])
             _strings("password_env", [password_env])
-            login = {"username": username, "password_env": password_env}
-        return Image._make({"kind": "registry", "ref": ref, **login}, (), ())
+            more.update(username=username, password_env=password_env)
+        return Image._make({"kind": "registry", "ref": ref, **more}, (), ())
 
     @staticmethod
     def from_dockerfile(

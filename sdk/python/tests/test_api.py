@@ -238,6 +238,7 @@ def test_images_are_immutable() -> None:
         lambda _: brisk.Image.from_registry(""),
         lambda _: brisk.Image.from_registry("a", username="ada"),
         lambda _: brisk.Image.from_registry("a", password_env="TOKEN"),
+        lambda _: brisk.Image.from_registry("a", insecure=1),  # type: ignore[arg-type]
         lambda _: brisk.Image.from_registry("a", username="ada", password_env=""),
         lambda _: brisk.Image.from_dockerfile("", build_args={"A": "1"}),
         lambda _: brisk.Image.from_dockerfile("Dockerfile", build_args={"A": 1}),  # type: ignore[dict-item]

@@ -515,7 +515,7 @@ def f():
     monkeypatch.setenv("DOCKER_CONFIG", str(project.directory / "docker"))
     project.write("m.py", source.replace("IMAGE", "pulled"))
     assert project.run("m.py").code == 0
-    named = 'brisk.Image.from_registry("a.example/b", username="me", password_env="TOKEN")'
+    named = 'brisk.Image.from_registry("a.example/b", username="me", password_env="TOKEN", insecure=True)'
     project.write("m.py", source.replace("IMAGE", named))
     ended = project.run("m.py")
     assert ended.code == 2
@@ -525,7 +525,8 @@ def f():
     pulled, built, found, given = (image["base"] for image in server.images.values())
     assert pulled == {"kind": "registry", "ref": "python:3.12-slim"}
     assert found == {**pulled, "auth": {"username": "ada", "password": "engine"}}
-    assert given == {"kind": "registry", "ref": "a.example/b", "auth": {"username": "me", "password": "secret"}}
+    login = {"username": "me", "password": "secret"}
+    assert given == {"kind": "registry", "ref": "a.example/b", "insecure": True, "auth": login}
     with tarfile.open(fileobj=io.BytesIO(server.blobs[built.pop("context")])) as tar:
         assert tar.getnames() == ["a.txt"]
     assert built == {"kind": "dockerfile", "dockerfile": "FROM scratch\nCOPY a.txt /\n", "build_args": {"V": "1"}}
