@@ -36,6 +36,7 @@ var parts = []struct {
 }{
 	{"mounts", mounts},
 	{"import", imports},
+	{"import-cold", coldImports},
 	{"first", first},
 	{"touch", touches},
 	{"share", share},
