@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -269,5 +270,49 @@ func TestBatchDiskFull(t *testing.T) {
 	}
 	if left, err := os.ReadDir(s.tmp); err != nil || len(left) != 0 {
 		t.Fatalf("left over: %v, %v", left, err)
+	}
+}
+
+// A directory that is opened while others write takes nothing away from them, not even
+// what they have made and not locked yet.
+func TestSweepDuringWrites(t *testing.T) {
+	d, err := OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var sweeper sync.WaitGroup
+	defer sweeper.Wait()
+	defer close(done)
+	sweeper.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err := sweep(d.tmp); err != nil {
+				t.Errorf("sweep: %v", err)
+				return
+			}
+		}
+	})
+	for range 2000 {
+		f, err := createTemp(d.tmp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(f.Name()); err != nil {
+			t.Fatalf("it was swept: %v", err)
+		}
+		f.Close()
+		path, lock, err := createTempDir(d.tmp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatalf("it was swept: %v", err)
+		}
+		lock.Close()
 	}
 }

@@ -132,16 +132,13 @@ func (r *Keyring) read(workspace string) (secret [32]byte, err error) {
 
 // write makes the file of a workspace that has none, durably: fs.ErrExist if there is one.
 func (r *Keyring) write(workspace string, secret [32]byte) error {
-	f, err := os.CreateTemp(r.dir, tempPrefix+"*") // mode 0600
+	f, err := r.temp()
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	defer os.Remove(f.Name())
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		_, err = f.WriteString(formatKey(workspace, secret))
-	}
+	_, err = f.WriteString(formatKey(workspace, secret))
 	if err == nil {
 		err = f.Sync()
 	}
@@ -158,6 +155,27 @@ func (r *Keyring) write(workspace string, secret [32]byte) error {
 	}
 	defer d.Close()
 	return errors.Join(err, d.Sync())
+}
+
+// temp makes a file with a lock, which OpenKeyring spares. Until it has its lock, another
+// process that opens the keyring takes it for a dead writer's; then there is another.
+func (r *Keyring) temp() (*os.File, error) {
+	for {
+		f, err := os.CreateTemp(r.dir, tempPrefix+"*") // mode 0600
+		if err != nil {
+			return nil, err
+		}
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			if _, err = os.Lstat(f.Name()); err == nil {
+				return f, nil
+			}
+		}
+		f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, fs.ErrNotExist) {
+			os.Remove(f.Name())
+			return nil, err
+		}
+	}
 }
 
 // Export gives a workspace's key as a line of text, for a backup or another machine.

@@ -60,8 +60,12 @@ func TestKeyringTogether(t *testing.T) {
 	ids := make([]ID, 16)
 	var wg sync.WaitGroup
 	for i := range ids {
-		r := open(t, dir)
 		wg.Go(func() {
+			r, err := OpenKeyring(dir) // which sweeps, while others write
+			if err != nil {
+				t.Error(err)
+				return
+			}
 			k, err := r.Keys("default")
 			if err != nil {
 				t.Error(err)
