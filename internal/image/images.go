@@ -45,11 +45,19 @@ type Images struct {
 	silent  atomic.Pointer[time.Time] // until when an origin that did not answer is left alone
 	loaded  struct {
 		sync.Mutex
-		images map[loadedKey]*Image
+		images  map[loadedKey]*Image
+		loading map[loadedKey]*loading
 	}
 	native  nativeImages
 	sharing sharings
 	touched touched
+}
+
+// loading is the reading of a manifest that several may wait for.
+type loading struct {
+	done   chan struct{}
+	err    error // valid when done is closed, as is
+	gaveUp bool  // the reader's context ended: that says nothing to others
 }
 
 type loadedKey struct {
@@ -69,7 +77,7 @@ func Open(_ context.Context, opt Options) (*Images, error) {
 	if s.opt.MayShare == nil {
 		s.opt.MayShare = func(workspace string) bool { return workspace == DefaultWorkspace }
 	}
-	s.loaded.images = map[loadedKey]*Image{}
+	s.loaded.images, s.loaded.loading = map[loadedKey]*Image{}, map[loadedKey]*loading{}
 	s.sharing = sharings{turn: make(chan struct{}, 1), last: map[store.Digest]map[store.Digest]Sharing{}}
 	s.native.held, s.native.written = map[string]int{}, map[string]struct{}{}
 	if err := os.MkdirAll(opt.Dir, 0o700); err != nil {
@@ -208,18 +216,49 @@ func (s *Images) Get(ctx context.Context, ref Ref) (*Image, error) {
 	return img, nil
 }
 
+// load gives the image of a digest. Of several who ask at once one reads the manifest.
 func (s *Images) load(ctx context.Context, workspace string, d store.Digest) (*Image, error) {
-	s.loaded.Lock()
-	img := s.loaded.images[loadedKey{workspace, d}]
-	s.loaded.Unlock()
-	if img != nil {
-		return img, nil
+	key := loadedKey{workspace, d}
+	for {
+		s.loaded.Lock()
+		img, l := s.loaded.images[key], s.loaded.loading[key]
+		mine := img == nil && l == nil
+		if mine {
+			l = &loading{done: make(chan struct{})}
+			s.loaded.loading[key] = l
+		}
+		s.loaded.Unlock()
+		switch {
+		case img != nil:
+			return img, nil
+		case mine:
+			return s.loadNow(ctx, key, l)
+		}
+		select {
+		case <-l.done:
+			if l.err != nil && !l.gaveUp {
+				return nil, l.err
+			}
+		case <-ctx.Done():
+			return nil, fault.Wrap(ctx.Err(), "read manifest", d.Short())
+		}
 	}
-	m, err := s.readManifest(ctx, workspace, d)
+}
+
+// loadNow reads the manifest for all who wait for l.
+func (s *Images) loadNow(ctx context.Context, key loadedKey, l *loading) (img *Image, err error) {
+	defer func() {
+		l.err, l.gaveUp = err, ctx.Err() != nil
+		s.loaded.Lock()
+		delete(s.loaded.loading, key)
+		s.loaded.Unlock()
+		close(l.done)
+	}()
+	m, err := s.readManifest(ctx, key.workspace, key.digest)
 	if err != nil {
 		return nil, err
 	}
-	return s.remember(workspace, d, m)
+	return s.remember(key.workspace, key.digest, m)
 }
 
 // Named is an image with one of its names.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ type record struct {
 // machine is one machine: a store with an empty cache over the shared origin.
 type machine struct {
 	*store.Store
+	stores   *store.Workspaces
 	cache    *storetest.MemCache
 	records  *records
 	img      *Image
@@ -128,6 +130,7 @@ func (c *cluster) machine(o ProfilesOptions) *machine {
 	ring, err := seal.OpenKeyring(filepath.Join(c.world.dir, "cache", "keys"))
 	require.NoError(c.t, err)
 	stores := storetest.Workspaces(c.t, store.WorkspacesOptions{Origin: c.world.origin, Cache: m.cache, Keyring: ring})
+	m.stores = stores
 	m.Store = storetest.Store(c.t, stores, DefaultWorkspace)
 	images, err := Open(c.t.Context(), Options{Dir: c.t.TempDir(), Stores: stores, Log: storetest.Log(c.t)})
 	require.NoError(c.t, err)
@@ -287,6 +290,52 @@ func TestHotPackIsWrittenAndStreamed(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, p.Stale())
 	require.Len(t, p.Hot, 1)
+}
+
+// TestTwentyFirstStartsReadTheOriginOnce: manifest, metadata, chunk table and hot pack.
+func TestTwentyFirstStartsReadTheOriginOnce(t *testing.T) {
+	c := newCluster(t, 20)
+	one := c.machine(ProfilesOptions{Hot: true, Settle: time.Millisecond})
+	one.start(t, entryF, true, 12, 7, 3, 11, 2, 5, 9, 0, 8, 13)
+	until(func() bool { return one.profiles.Stats().HotPacks == 1 })
+	require.NoError(t, one.profiles.Close())
+
+	two := c.machine(ProfilesOptions{})
+	empty, err := Open(t.Context(), Options{Dir: t.TempDir(), Stores: two.stores, Log: storetest.Log(t)})
+	require.NoError(t, err)
+	c.world.origin.Forget()
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			s := two.profiles.Begin(StartSpec{Workspace: DefaultWorkspace, Image: two.img.Digest, Entry: entryF})
+			course := s.course
+			defer s.Fail()
+			img, err := empty.Get(t.Context(), Ref{DefaultWorkspace, two.img.Digest.String()})
+			if err == nil {
+				_, err = img.MetaPath(t.Context())
+			}
+			if err == nil {
+				_, err = img.Blocks(t.Context())
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			s.Attach(two.img, two.blocks)
+			<-course.finished
+			if !two.has(12) || !two.has(13) {
+				t.Error("a start went on without its chunks")
+			}
+		})
+	}
+	all.Wait()
+	asked := map[string]int{}
+	for _, op := range c.world.origin.Ops() {
+		kind, _, _ := strings.Cut(strings.TrimPrefix(op.Key, "default/"), "/")
+		asked[op.Name+" "+kind]++
+	}
+	require.Equal(t, map[string]int{"get records": 1, "get blobs": 2, "open packs": 1}, asked)
+	require.Equal(t, int64(10), two.Stats().StreamedChunks)
 }
 
 func TestHotPackThatIsGoneIsWrittenAnew(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"brisk.dev/brisk/internal/fault"
@@ -35,7 +34,7 @@ const MaxFrame = ChunkSize + seal.Overhead
 type Streamed struct {
 	Chunks, Bytes int64 // that it brought into the cache, in plain bytes
 	Stored        int64 // bytes transferred
-	Known         int64 // chunks that somebody else had brought when they arrived
+	Known         int64 // chunks that somebody else brought meanwhile
 	Damaged       int64 // chunks whose bytes in the pack are wrong
 }
 
@@ -62,7 +61,9 @@ const streamFailures = 8
 // instead of reading that a second time; one that is far ahead, or that has waited for
 // Options.Patience without a byte arriving, reads by itself. When the stream
 // breaks, those who wait are let go at once; the stream then tries again as long as
-// it gets on. Chunks that the cache has are left out where that saves a transfer.
+// it gets on. Chunks that the cache has are left out where that saves a transfer, and
+// so are those that another Stream is about to bring: this one waits for them, and brings
+// what the other has not.
 //
 // It returns when all has been read, has failed, or ctx has ended. A damaged chunk is not an
 // error but counted; fault.Corrupt means that the packs are not what packs says.
@@ -75,14 +76,22 @@ func (s *Store) Stream(ctx context.Context, packs []HotPack) (done Streamed, err
 	defer context.AfterFunc(s.ctx, cancel)()
 	const attempts = 3 // in a row that bring nothing
 	for failed := 0; ; {
-		runs := s.missing(packs)
-		if len(runs) == 0 {
+		p := s.plan(packs)
+		if len(p.runs) == 0 && len(p.others) == 0 {
 			err = nil // whoever could not wait has brought the rest
 			break
 		}
 		before := done.Chunks + done.Damaged
-		if err = s.streamRuns(ctx, runs, &done); err == nil || ctx.Err() != nil || fault.Is(err, fault.Corrupt) || fault.Is(err, fault.NotFound) {
+		if err = s.carryOut(ctx, p, &done); err == nil {
+			var known int64
+			known, packs, err = p.await(ctx)
+			done.Known += known
+		}
+		if ctx.Err() != nil || fault.Is(err, fault.Corrupt) || fault.Is(err, fault.NotFound) {
 			break
+		}
+		if err == nil {
+			continue
 		}
 		if failed++; done.Chunks+done.Damaged > before {
 			failed = 0
@@ -104,173 +113,11 @@ func (s *Store) Stream(ctx context.Context, packs []HotPack) (done Streamed, err
 	return done, fault.Wrap(err, "stream", "hot pack")
 }
 
-// run is what one request reads: frames of one pack without large gaps.
-type run struct {
-	pack   Digest
-	how    packSeal
-	frames []Frame
-}
-
-func (r run) from() int64 { return int64(r.frames[0].Offset) }
-func (r run) to() int64   { f := r.frames[len(r.frames)-1]; return int64(f.Offset) + int64(f.Stored) }
-
-// missing cuts packs into runs of what the cache does not have.
-func (s *Store) missing(packs []HotPack) (runs []run) {
-	for _, p := range packs {
-		var cur *run
-		for _, f := range p.Frames {
-			if s.opts.Cache.Has(f.Digest) {
-				continue
-			}
-			if cur != nil && int64(f.Offset) < cur.to() || f.Size == 0 || f.Size > ChunkSize || f.Stored > MaxFrame {
-				continue // out of order, or no chunk: whoever made this list is wrong
-			}
-			if cur == nil || int64(f.Offset)-cur.to() > streamGap {
-				runs = append(runs, run{pack: p.Pack, how: packSeal{sealed: s.opts.Sealed, epoch: p.Epoch}})
-				cur = &runs[len(runs)-1]
-			}
-			cur.frames = append(cur.frames, f)
-		}
-	}
-	return runs
-}
-
-// stream is one attempt.
-type stream struct {
-	s       *Store
-	total   int64 // bytes, gaps included
-	read    atomic.Int64
-	began   time.Time
-	pending []*coming // in order
-}
-
-// coming is a chunk that a stream is going to bring.
-type coming struct {
-	Frame
-	of    *stream
-	how   packSeal
-	end   int64         // bytes of the stream up to and with it
-	done  chan struct{} // closed when data or err is valid
-	stale bool          // was in the cache when its turn came
-	err   error
-
-	data  *[ChunkSize]byte
-	users int // readers and the stream; at 0 data goes back; guarded by streams.mu
-}
-
-// streams are the chunks that are coming, by digest.
-type streams struct {
-	mu sync.Mutex
-	by map[Digest]*coming
-}
-
-func (t *streams) enter(list []*coming) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.by == nil {
-		t.by = map[Digest]*coming{}
-	}
-	for _, c := range list {
-		if t.by[c.Digest] == nil {
-			t.by[c.Digest] = c
-		}
-	}
-}
-
-// find gives the coming chunk, to be released.
-func (t *streams) find(c Chunk) *coming {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p := t.by[c.Digest]
-	if p == nil || p.Size != c.Size {
+// carryOut reads the runs of a plan, one behind the other, and adds to done.
+func (s *Store) carryOut(ctx context.Context, x *plan, done *Streamed) error {
+	if len(x.runs) == 0 {
 		return nil
 	}
-	p.users++
-	return p
-}
-
-func (t *streams) release(p *coming) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if p.users--; p.users == 0 && p.data != nil {
-		chunkBuffers.Put(p.data)
-		p.data = nil
-	}
-}
-
-// leave takes a chunk off the list: it is in the cache now, or will not come.
-func (t *streams) leave(p *coming) {
-	t.mu.Lock()
-	if t.by[p.Digest] == p {
-		delete(t.by, p.Digest)
-	}
-	t.mu.Unlock()
-	t.release(p)
-}
-
-// wait fills dst with a chunk that a stream brings, and reports whether one did.
-func (t *streams) wait(ctx context.Context, c Chunk, dst []byte, patience time.Duration) (bool, error) {
-	p := t.find(c)
-	if p == nil {
-		return false, nil
-	}
-	defer t.release(p)
-	var tick *time.Timer
-	for {
-		select {
-		case <-p.done:
-			if p.err != nil || p.data == nil {
-				return false, nil
-			}
-			copy(dst, p.data[:c.Size])
-			return true, nil
-		default:
-		}
-		if !p.near(patience) {
-			return false, nil
-		}
-		at := p.of.read.Load()
-		if tick == nil {
-			tick = time.NewTimer(patience)
-			defer tick.Stop()
-		} else {
-			tick.Reset(patience)
-		}
-		select {
-		case <-p.done:
-		case <-ctx.Done():
-			return false, fault.Wrap(ctx.Err(), "read chunk", c.String())
-		case <-tick.C:
-			if p.of.read.Load() == at {
-				return false, nil // it does not move
-			}
-		}
-	}
-}
-
-// near reports whether a chunk is going to come within patience, as far as one can
-// tell: reading it by itself would take about as long, and some of the bandwidth.
-func (p *coming) near(patience time.Duration) bool {
-	const least = 1 << 20 // a stream that has just begun has no rate yet
-	read := p.of.read.Load()
-	rate := float64(read) / max(time.Since(p.of.began).Seconds(), 1e-3)
-	return p.end-read <= max(least, int64(rate*patience.Seconds()))
-}
-
-// streamRuns reads the runs, one behind the other, and adds to done.
-func (s *Store) streamRuns(ctx context.Context, runs []run, done *Streamed) error {
-	x := &stream{s: s, began: time.Now()}
-	for _, r := range runs {
-		base := x.total
-		for _, f := range r.frames {
-			x.pending = append(x.pending, &coming{
-				Frame: f, of: x, how: r.how, end: base + int64(f.Offset) + int64(f.Stored) - r.from(), done: make(chan struct{}), users: 1,
-			})
-		}
-		x.total = base + r.to() - r.from()
-	}
-	s.streams.enter(x.pending)
-
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	jobs := make(chan *arrival)
@@ -296,12 +143,12 @@ func (s *Store) streamRuns(ctx context.Context, runs []run, done *Streamed) erro
 			}
 		}
 	})
-	read, err := x.receive(ctx, runs, jobs, order)
+	read, err := x.receive(ctx, jobs, order)
 	for _, p := range x.pending[read:] {
 		p.err = errStream
 		close(p.done)
-		s.streams.leave(p)
 	}
+	s.streams.leave(x.pending[read:]...)
 	close(jobs)
 	close(order)
 	wg.Wait()
@@ -367,7 +214,7 @@ func (s *Store) settle(a *arrival, done *Streamed) bool {
 
 // receive reads the runs from the origin and hands the frames on. It gives the
 // number of chunks that it has handed on.
-func (x *stream) receive(ctx context.Context, runs []run, jobs, order chan<- *arrival) (handed int, err error) {
+func (x *plan) receive(ctx context.Context, jobs, order chan<- *arrival) (handed int, err error) {
 	// The watchdog ends a read that gives nothing for so long.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -375,23 +222,22 @@ func (x *stream) receive(ctx context.Context, runs []run, jobs, order chan<- *ar
 	watchdog := time.AfterFunc(x.s.opts.ReadTimeout, func() { cancel(quiet) })
 	defer watchdog.Stop()
 
-	next := x.open(ctx, runs[0])
-	for i, r := range runs {
+	next := x.open(ctx, x.runs[0])
+	for i, r := range x.runs {
 		got := <-next
 		if got.err != nil {
 			return handed, x.broken(ctx, got.err, r)
 		}
 		next = nil
 		at := r.from()
-		for _, f := range r.frames {
-			if next == nil && i+1 < len(runs) && r.to()-int64(f.Offset) <= streamAhead {
-				next = x.open(ctx, runs[i+1])
+		for _, p := range r.chunks {
+			if next == nil && i+1 < len(x.runs) && r.to()-int64(p.Offset) <= streamAhead {
+				next = x.open(ctx, x.runs[i+1])
 			}
-			p := x.pending[handed]
 			a := &arrival{p: p, frame: frameBuffers.Get().(*frameBuffer)}
-			_, err := io.CopyN(io.Discard, got.r, int64(f.Offset)-at)
+			_, err := io.CopyN(io.Discard, got.r, int64(p.Offset)-at)
 			if err == nil {
-				_, err = io.ReadFull(got.r, a.frame[:f.Stored])
+				_, err = io.ReadFull(got.r, a.frame[:p.Stored])
 			}
 			if err != nil {
 				got.r.Close()
@@ -399,7 +245,7 @@ func (x *stream) receive(ctx context.Context, runs []run, jobs, order chan<- *ar
 				return handed, x.broken(ctx, err, r)
 			}
 			watchdog.Reset(x.s.opts.ReadTimeout)
-			at = int64(f.Offset) + int64(f.Stored)
+			at = int64(p.Offset) + int64(p.Stored)
 			x.read.Store(p.end)
 			select {
 			case order <- a:
@@ -416,7 +262,7 @@ func (x *stream) receive(ctx context.Context, runs []run, jobs, order chan<- *ar
 	return handed, nil
 }
 
-func (x *stream) broken(ctx context.Context, err error, r run) error {
+func (x *plan) broken(ctx context.Context, err error, r run) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -433,7 +279,7 @@ type opened struct {
 }
 
 // open asks for a run; the answer comes once.
-func (x *stream) open(ctx context.Context, r run) <-chan opened {
+func (x *plan) open(ctx context.Context, r run) <-chan opened {
 	c := make(chan opened, 1)
 	go func() {
 		body, err := x.s.opts.Origin.Open(ctx, packKey(r.pack), r.from())
@@ -450,12 +296,4 @@ func drop(c <-chan opened) {
 	if o := <-c; o.err == nil {
 		o.r.Close()
 	}
-}
-
-// brings reports whether a stream is going to bring a chunk.
-func (t *streams) brings(c Chunk) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p := t.by[c.Digest]
-	return p != nil && p.Size == c.Size
 }

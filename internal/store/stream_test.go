@@ -273,6 +273,88 @@ func TestStreamThatBreaksLetsReadersGoAndGoesOn(t *testing.T) {
 	h.wantCached(t, 0, 8)
 }
 
+// TestStreamsAtOnce has twenty starts of one image bring its hot pack.
+func TestStreamsAtOnce(t *testing.T) {
+	h := newHot(t, 40, store.Options{})
+	h.tap.let(16)
+	before := h.Stats().StoredBytes
+	var all []<-chan streamed
+	for range 20 {
+		all = append(all, h.start(t.Context()))
+	}
+	until(func() bool { return h.tap.opens.Load() > 0 })
+	h.tap.let(1 << 40)
+	var sum store.Streamed
+	for _, done := range all {
+		got := <-done
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		h.wantCached(t, 0, 40) // for each of them
+		sum.Chunks, sum.Stored = sum.Chunks+got.Chunks, sum.Stored+got.Stored
+	}
+	last := h.packs[0].Frames[39]
+	want := int64(last.Offset+last.Stored) - 16
+	if n := h.tap.opens.Load(); n != 1 || sum.Chunks != 40 || sum.Stored != want || h.Stats().StoredBytes-before != want {
+		t.Fatalf("%d requests, %+v, %d bytes, want %d", n, sum, h.Stats().StoredBytes-before, want)
+	}
+}
+
+func TestAStreamThatIsGivenUpIsContinuedByAnother(t *testing.T) {
+	h := newHot(t, 40, store.Options{})
+	f := h.packs[0].Frames
+	h.tap.let(int64(f[10].Offset))
+	ctx, cancel := context.WithCancel(t.Context())
+	first := h.start(ctx)
+	until(func() bool { return h.cache.Has(h.chunks[9].Digest) })
+	var others []<-chan streamed
+	for range 3 {
+		others = append(others, h.start(t.Context()))
+	}
+	cancel()
+	if got := <-first; !fault.Is(got.err, fault.Cancelled) || got.Chunks != 10 {
+		t.Fatalf("%+v", got)
+	}
+	h.tap.let(1 << 40)
+	var sum int64
+	for _, done := range others {
+		got := <-done
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		sum += got.Chunks
+	}
+	if n := h.tap.opens.Load(); n != 2 || sum != 30 {
+		t.Fatalf("%d requests, %d chunks", n, sum)
+	}
+	h.wantCached(t, 0, 40)
+}
+
+// TestStreamsOfDifferentPacks: what two packs have in common comes once.
+func TestStreamsOfDifferentPacks(t *testing.T) {
+	h := newHot(t, 20, store.Options{})
+	order := slices.Clone(h.chunks)
+	slices.Reverse(order)
+	other, err := h.WriteHot(t.Context(), order[:15])
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.cache.Clear()
+	h.tap.let(16)
+	first := h.start(t.Context())
+	until(func() bool { return h.tap.opens.Load() == 1 })
+	second := make(chan streamed, 1)
+	go func() {
+		got, err := h.Stream(t.Context(), other)
+		second <- streamed{got, err}
+	}()
+	h.tap.let(1 << 40)
+	a, b := <-first, <-second
+	if a.err != nil || b.err != nil || a.Chunks != 20 || b.Chunks != 0 {
+		t.Fatalf("%+v, %+v", a, b)
+	}
+}
+
 func TestStreamOfAnOriginThatIsGone(t *testing.T) {
 	h := newHot(t, 8, store.Options{})
 	h.tap.Origin = storetest.NewMemOrigin()
