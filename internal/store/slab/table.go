@@ -57,7 +57,7 @@ type table struct {
 	next  uint32
 }
 
-const pageEntries = 1024
+const pageEntries = 1260 // 64 KiB
 
 func (t *table) at(id uint32) *entry { return &t.pages[id/pageEntries][id%pageEntries] }
 
