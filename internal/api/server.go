@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -141,13 +140,12 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 // long runs work that may take minutes, until the client goes or Close is called:
-// the client hears of that. What the work needed of memory goes back to the system.
+// the client hears of that.
 func (s *Server) long(r *http.Request, work func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(s.closing, cancel)()
 	err := work(ctx)
-	go debug.FreeOSMemory() // its collection is nothing to wait for
 	if fault.Is(err, fault.Cancelled) && s.closing.Err() != nil && r.Context().Err() == nil {
 		return errShuttingDown()
 	}

@@ -190,6 +190,9 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	scrub := &scrubber{cache: cache, stores: stores, log: part("slab")}
 	scrub.begin()
 	built.later("scrub", func(context.Context) error { scrub.close(); return nil })
+	saving := &thrift{active: calls.Active}
+	saving.begin()
+	built.later("memory", func(context.Context) error { saving.close(); return nil })
 	keeper := &housekeeper{
 		scrub:  scrub,
 		images: images, calls: calls, snapshots: snapshots, code: code, uploads: uploads, cache: cache, files: files,
