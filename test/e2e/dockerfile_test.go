@@ -130,7 +130,10 @@ func cgroup(t *testing.T, dir string) string {
 // daemon starts a daemon in namespaces of its own: what it mounts, starts and configures goes with it.
 func daemon(t *testing.T, socket string, args ...string) {
 	t.Helper()
-	cmd := exec.Command("unshare", append([]string{"--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"}, args...)...)
+	cmd := exec.Command("unshare", append([]string{
+		"--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc",
+		"sh", "-ec", `for d in /run /opt; do mount -t tmpfs none $d; done; exec "$@"`, "sh", // where they leave things
+	}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p := (&site{}).launch(t, cmd, nil)
 	eventually(t, args[0]+" answers", func() bool {
