@@ -95,18 +95,23 @@ func (s *Server) PID() int { return s.cmd.Process.Pid }
 func (s *Server) RSS() (int64, error) { return RSS(s.PID()) }
 
 // RSS is a process's resident memory in bytes.
-func RSS(pid int) (int64, error) {
+func RSS(pid int) (int64, error) { return status(pid, "VmRSS") }
+
+// PeakRSS is the most that a process has had resident, in bytes.
+func PeakRSS(pid int) (int64, error) { return status(pid, "VmHWM") }
+
+func status(pid int, field string) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
 	for l := range strings.SplitSeq(string(b), "\n") {
 		var kb int64
-		if _, err := fmt.Sscanf(l, "VmRSS: %d kB", &kb); err == nil {
+		if _, err := fmt.Sscanf(l, field+": %d kB", &kb); err == nil {
 			return kb << 10, nil
 		}
 	}
-	return 0, fmt.Errorf("process %d has no VmRSS", pid)
+	return 0, fmt.Errorf("process %d has no %s", pid, field)
 }
 
 // Settle waits until nothing is alive but the given number of created sandboxes:

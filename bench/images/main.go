@@ -41,6 +41,7 @@ var parts = []struct {
 	{"touch", touches},
 	{"share", share},
 	{"memory", memory},
+	{"import-memory", importMemory},
 }
 
 func main() {

@@ -69,6 +69,7 @@ func encodeTree(t *Tree) (*erofs.Metadata, *device, *encoding, error) {
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	e.inodes, e.addrs, e.chunks = nil, nil, nil // of a large image they are much, and what follows needs more
 	meta, err := erofs.Encode(root, dev.blocks())
 	return meta, dev, e, err
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"maps"
 
 	"brisk.dev/brisk/internal/image"
 )
@@ -46,9 +47,7 @@ func (m *mounts) stats() (s Stats) {
 	}
 	s.Queued = len(m.todo)
 	s.Filled = map[Filling]int64{Filled: 0, NoRoom: 0, Failed: 0, Cancelled: 0}
-	for how, n := range m.ended {
-		s.Filled[how] = n
-	}
+	maps.Copy(s.Filled, m.ended)
 	var blocks *image.Blocks
 	if m.filling != "" && m.fill {
 		s.Filling = true

@@ -137,8 +137,10 @@ func (m *mender) fetch(c store.Chunk) error {
 	return err
 }
 
-// end makes mounts forget what they have read of places that were mended. There is
-// no call for the files of one mount; this is rare, and costs reads only.
+// end makes mounts forget what they have read of places that were mended. Which of a
+// mount's files have a chunk only its tree says, and advice about the slab's own pages does not
+// reach those that the kernel keeps for the mount; so everything goes, for the whole
+// machine. That is rare, and costs reads only. What a program has mapped stays as it was.
 func (m *mender) end() {
 	if m.mended == 0 {
 		return
