@@ -154,15 +154,29 @@ func (f *osFile) read(p []byte, off int64) (int, error) {
 		defer alignedBuffers.Put(b)
 		aligned = (*b)[:(len(p)+store.BlockSize-1)&^(store.BlockSize-1)]
 	}
-	n, err := direct.ReadAt(aligned, off)
-	if n < len(p) && (err == io.EOF || errors.Is(err, unix.EINVAL)) { // its last block is not whole, or those of the disk are larger
+	n, err := readNow(direct, aligned, off)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		n, err = direct.ReadAt(aligned, off)
+	}
+	if n < len(p) { // it would wait for somebody, or it ends before, or the disk has larger blocks
 		return f.ReadAt(p, off)
 	}
 	if &aligned[0] != &p[0] {
-		copy(p, aligned[:n])
+		copy(p, aligned)
 	}
-	if n >= len(p) {
-		return len(p), nil
+	return len(p), nil
+}
+
+// readNow reads without waiting for locks, only for the disk: on ext4, whoever
+// writes into a file and is slowed down for it keeps direct reads waiting, but not those
+// through the page cache.
+func readNow(f *os.File, p []byte, off int64) (n int, err error) {
+	conn, err := f.SyscallConn()
+	if err == nil {
+		closed := conn.Control(func(fd uintptr) {
+			n, err = unix.Preadv2(int(fd), [][]byte{p}, off, unix.RWF_NOWAIT)
+		})
+		err = errors.Join(err, closed)
 	}
 	return n, err
 }
