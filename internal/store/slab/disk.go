@@ -156,7 +156,7 @@ func (f *osFile) read(p []byte, off int64) (int, error) {
 	}
 	n, err := readNow(direct, aligned, off)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		n, err = direct.ReadAt(aligned, off)
+		n, _ = direct.ReadAt(aligned, off)
 	}
 	if n < len(p) { // it would wait for somebody, or it ends before, or the disk has larger blocks
 		return f.ReadAt(p, off)
