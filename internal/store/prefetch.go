@@ -91,10 +91,10 @@ func (s *Store) prefetch(ctx context.Context, c Chunk) error {
 	fl, flightCtx, mine := s.flights.join(s.ctx, c)
 	defer s.flights.leave(c.Digest, fl)
 	if mine && !s.spawn(func() { s.fly(flightCtx, c, fl) }) {
-		s.flights.land(c.Digest, fl, errClosed())
+		s.flights.fail(c.Digest, fl, errClosed())
 	}
 	select {
-	case <-fl.done:
+	case <-fl.kept:
 		if fl.err == nil && mine {
 			s.counters.prefetchedChunks.Add(1)
 			s.counters.prefetchedBytes.Add(int64(c.Size))

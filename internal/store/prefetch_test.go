@@ -22,6 +22,7 @@ func TestPrefetch(t *testing.T) {
 	cache := storetest.NewMemCache()
 	s, _, chunks := remote(t, store.Options{Cache: cache}, pieces(20)...)
 	wantRead(t, s, chunks[3], pieces(4)[3])
+	until(func() bool { return cache.Has(chunks[3].Digest) })
 	got, err := s.Prefetch(t.Context(), append(chunks, store.Chunk{Size: 5}, store.Chunk{}))
 	if err != nil || got != (store.Prefetched{Chunks: 19, Bytes: 19_000, Known: 1}) {
 		t.Fatalf("%+v, %v", got, err)

@@ -87,8 +87,8 @@ func (s *Stats) add(o Stats) {
 //
 // It says where the content came from; a hole is zeros and counts as the
 // cache's. The content is right, or there is an error: fault.Corrupt if every copy
-// is damaged or the chunk is nowhere, fault.Timeout, fault.Unavailable. When a
-// read from elsewhere has returned, the cache has the chunk, unless it is full or failed.
+// is damaged or the chunk is nowhere, fault.Timeout, fault.Unavailable. What was
+// read from elsewhere is then on its way into the cache; who reads it meanwhile waits for that.
 func (s *Store) ReadChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error) {
 	if !c.Digest.IsZero() && c.Size > 0 && c.Size <= ChunkSize && int(c.Size) == len(dst) {
 		if err := s.stored(ctx, c); err != nil {
@@ -167,6 +167,7 @@ func (s *Store) readChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error
 		return FromOrigin, err
 	}
 	// It may have come while we looked elsewhere.
+	s.flights.settle(ctx, c.Digest)
 	if s.opts.Cache != nil && s.opts.Cache.Has(c.Digest) && s.fromCache(c, dst) {
 		return FromCache, nil
 	}
@@ -175,7 +176,7 @@ func (s *Store) readChunk(ctx context.Context, c Chunk, dst []byte) (Tier, error
 	if !mine {
 		s.counters.joinedReads.Add(1)
 	} else if !s.spawn(func() { s.fly(flightCtx, c, fl) }) {
-		s.flights.land(c.Digest, fl, errClosed())
+		s.flights.fail(c.Digest, fl, errClosed())
 	}
 	select {
 	case <-fl.done:
@@ -219,11 +220,35 @@ func (s *Store) readRun(chunks []Chunk, dst []byte, off int64) bool {
 // fly is a flight's course.
 func (s *Store) fly(ctx context.Context, c Chunk, fl *flight) {
 	var err error
-	fl.tier, err = s.fetch(ctx, c, fl.buf[:c.Size])
-	s.flights.land(c.Digest, fl, err)
+	if fl.tier, err = s.fetch(ctx, c, fl.buf[:c.Size]); err != nil {
+		s.flights.fail(c.Digest, fl, err)
+		return
+	}
+	keep := func() {
+		s.keep(c, fl.buf[:c.Size])
+		s.flights.finish(c.Digest, fl)
+	}
+	// A thread runs next what was made ready last: the readers, before the keeping.
+	kept := s.spawn(keep)
+	s.flights.land(fl)
+	if !kept {
+		keep()
+	}
 }
 
-// fetch fills buf with a chunk from a peer or the origin, and gives it to the cache.
+// keep gives a chunk to the cache.
+func (s *Store) keep(c Chunk, data []byte) {
+	if s.opts.Cache == nil {
+		return
+	}
+	if err := s.opts.Cache.Write(c, data); err != nil {
+		s.cacheFailed("write", c, err)
+	} else {
+		s.announce(c)
+	}
+}
+
+// fetch fills buf with a chunk from a peer or the origin.
 func (s *Store) fetch(ctx context.Context, c Chunk, buf []byte) (Tier, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.ReadTimeout)
 	defer cancel()
@@ -232,13 +257,6 @@ func (s *Store) fetch(ctx context.Context, c Chunk, buf []byte) (Tier, error) {
 		tier = FromOrigin
 		if err := s.fromOrigin(ctx, c, buf); err != nil {
 			return tier, err
-		}
-	}
-	if s.opts.Cache != nil {
-		if err := s.opts.Cache.Write(c, buf); err != nil {
-			s.cacheFailed("write", c, err)
-		} else {
-			s.announce(c)
 		}
 	}
 	return tier, nil

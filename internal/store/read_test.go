@@ -197,7 +197,8 @@ func TestBrokenCache(t *testing.T) {
 	s, _, chunks := remote(t, store.Options{Cache: &brokenCache{}}, data)
 	wantRead(t, s, chunks[0], data)
 	wantRead(t, s, chunks[0], data)
-	if st := s.Stats(); st.CacheFailures != 4 || st.OriginReads != 2 {
+	until(func() bool { return s.Stats().CacheFailures == 4 })
+	if st := s.Stats(); st.OriginReads != 2 {
 		t.Fatalf("%+v", st)
 	}
 }

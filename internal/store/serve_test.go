@@ -20,6 +20,7 @@ type peers struct {
 	change    func([]byte) []byte // what comes of an answer on the way
 	err       error
 	refused   int
+	said      chan store.Digest // gets what is announced; nil: nobody asks
 }
 
 func (p *peers) Fetch(ctx context.Context, workspace string, name store.Digest, accept func([]byte) error) error {
@@ -46,12 +47,15 @@ func (p *peers) Announce(workspace string, name store.Digest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.announced[name] = true
+	if p.said != nil {
+		p.said <- name
+	}
 }
 
 func TestPeers(t *testing.T) {
 	both(t, func(t *testing.T, o store.Options) {
 		f := &storetest.Faults{Origin: storetest.NewMemOrigin()}
-		p := &peers{announced: map[store.Digest]bool{}}
+		p := &peers{announced: map[store.Digest]bool{}, said: make(chan store.Digest, 1)}
 		o.Origin, o.Peers = f, p
 		open := func() (*store.Store, *storetest.MemCache) {
 			o, cache := o, storetest.NewMemCache()
@@ -67,10 +71,11 @@ func TestPeers(t *testing.T) {
 			if tier, err := r.ReadChunk(t.Context(), c, dst); err != nil || tier != store.FromOrigin || !bytes.Equal(dst, pieces[i]) {
 				t.Fatal(tier, err)
 			}
-			if !p.announced[o.Keys.Name(c.Digest)] {
-				t.Fatal("it is not announced")
+			if name := <-p.said; name != o.Keys.Name(c.Digest) {
+				t.Fatal("another is announced")
 			}
 		}
+		p.said = nil
 		p.machines = []*store.Store{one}
 
 		// Another machine reads from the first, and asks the origin nothing at all.
@@ -156,6 +161,7 @@ func TestServe(t *testing.T) {
 	if _, err := a.Reader(written.Packs, chunks).ReadChunk(t.Context(), chunks[0], make([]byte, len(data))); err != nil {
 		t.Fatal(err)
 	}
+	until(func() bool { return cache.Has(chunks[0].Digest) })
 	answer, err := a.Serve(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)

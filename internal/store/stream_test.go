@@ -136,6 +136,7 @@ func (h *hot) wantCached(t *testing.T, from, to int) {
 	t.Helper()
 	buf := make([]byte, store.ChunkSize)
 	for i := from; i < to; i++ {
+		until(func() bool { return h.cache.Has(h.chunks[i].Digest) })
 		if ok, err := h.cache.Read(h.chunks[i], buf); !ok || err != nil || !bytes.Equal(buf, h.pieces[i]) {
 			t.Fatalf("chunk %d is not in the cache: %v, %v", i, ok, err)
 		}
@@ -233,6 +234,7 @@ func TestReadersDoNotWaitForAStreamThatStandsStill(t *testing.T) {
 	done := h.start(t.Context())
 	until(func() bool { return h.tap.opens.Load() == 1 })
 	wantRead(t, h.Store, h.chunks[3], h.pieces[3])
+	h.wantCached(t, 3, 4)
 	h.tap.let(1 << 40)
 	if got := <-done; got.err != nil || got.Chunks != 7 || got.Known != 1 {
 		t.Fatalf("%+v", got)
