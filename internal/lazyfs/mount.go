@@ -144,7 +144,11 @@ func (f *FS) mountKernel(img Image, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := setReadAhead(path, f.o.ReadAhead); err != nil {
+	ahead := f.o.ReadAhead
+	if img.native() {
+		ahead = max(ahead, readAheadOf(img.Device))
+	}
+	if err := setReadAhead(path, ahead); err != nil {
 		f.server.log.say(slog.LevelWarn, "", "read-ahead", "read-ahead of images stays at the kernel's default", "error", err)
 	}
 	return nil
