@@ -106,12 +106,23 @@ func (s *Server) Restart(ctx context.Context) error {
 	s.output = &bytes.Buffer{}
 	s.command.Stdout, s.command.Stderr = s.output, s.output
 	s.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.command.Start(); err != nil {
+	command, started, exited := s.command, make(chan error), make(chan struct{})
+	s.exited = exited
+	go func() {
+		defer close(exited)
+		// The server ends with the thread that started it, so that stays as long.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := command.Start()
+		started <- err
+		if err == nil {
+			_ = command.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		s.command = nil
 		return err
 	}
-	command, exited := s.command, make(chan struct{})
-	s.exited = exited
-	go func() { _ = command.Wait(); close(exited) }()
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
