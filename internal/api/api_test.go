@@ -245,7 +245,7 @@ func TestDisconnectCancels(t *testing.T) {
 }
 
 func TestLargeBodiesBothWays(t *testing.T) {
-	const n = 200 << 20
+	const n = 64 << 20 // beyond any buffer
 	f := &apitest.Fake{OnCall: func(_ context.Context, r scheduler.CallRequest, s scheduler.Sink) scheduler.Outcome {
 		_ = s.Accepted("c1")
 		return scheduler.Outcome{Kind: scheduler.Returned, Payload: r.Input}

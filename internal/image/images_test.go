@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -498,4 +499,32 @@ func FuzzDecodeTable(f *testing.F) {
 		}
 		require.Equal(t, b, encodeTable(dev.chunks))
 	})
+}
+
+// Sizes that no file has, in a manifest and a table whose checks are right.
+func TestImpossibleSizes(t *testing.T) {
+	good := Manifest{Version: ManifestVersion, Files: 1}
+	good.Meta.Size = 8192
+	_, err := ParseManifest(good.Encode())
+	require.NoError(t, err)
+	for name, change := range map[string]func(*Manifest){
+		"metadata, 2^63":   func(m *Manifest) { m.Meta.Size = math.MinInt64 },
+		"metadata, 2^63-1": func(m *Manifest) { m.Meta.Size = math.MaxInt64 },
+		"metadata, none":   func(m *Manifest) { m.Meta.Size = 0 },
+		"bytes, 2^63":      func(m *Manifest) { m.Bytes = math.MinInt64 },
+		"files, 2^63":      func(m *Manifest) { m.Files = math.MinInt64 },
+		"chunks, 2^63":     func(m *Manifest) { m.Chunks.Count = math.MinInt64 },
+		"chunks, 2^63-1":   func(m *Manifest) { m.Chunks.Count = math.MaxInt64 },
+	} {
+		m := good
+		change(&m)
+		_, err := ParseManifest(m.Encode())
+		require.Equal(t, fault.Corrupt, fault.ClassOf(err), "%s: %v", name, err)
+	}
+	_, err = ParseManifest(bytes.Replace(good.Encode(), []byte(`"files":1`), []byte(`"files":9223372036854775808`), 1))
+	require.Equal(t, fault.Corrupt, fault.ClassOf(err), "%v", err)
+	for _, size := range []uint32{0, store.ChunkSize + 1, 1 << 31, math.MaxUint32} {
+		_, err := decodeTable(encodeTable([]store.Chunk{{Digest: store.Sum([]byte("a")), Size: size}}))
+		require.Equal(t, fault.Corrupt, fault.ClassOf(err), "%d: %v", size, err)
+	}
 }

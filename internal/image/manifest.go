@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"brisk.dev/brisk/internal/fault"
+	"brisk.dev/brisk/internal/image/erofs"
 	"brisk.dev/brisk/internal/store"
 )
 
@@ -92,7 +93,7 @@ func ParseManifest(b []byte) (*Manifest, error) {
 	if !bytes.Equal(m.Encode(), b) {
 		return nil, fault.New(fault.Corrupt, "the manifest is damaged: its check does not match")
 	}
-	if m.Meta.Size <= 0 || m.Files <= 0 || m.Bytes < 0 || m.Chunks.Count < 0 || m.Chunks.Count > maxTableCount {
+	if m.Meta.Size <= 0 || m.Meta.Size > erofs.MaxMetadata || m.Files <= 0 || m.Bytes < 0 || m.Chunks.Count < 0 || m.Chunks.Count > maxTableCount {
 		return nil, fault.New(fault.Corrupt, "the manifest has sizes that cannot be")
 	}
 	return &m, nil

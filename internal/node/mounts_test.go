@@ -237,21 +237,21 @@ func TestFillingStopsWhenTheCacheIsFull(t *testing.T) {
 
 // TestEvictionSparesWhatIsMounted has other images pass through a small cache.
 func TestEvictionSparesWhatIsMounted(t *testing.T) {
-	s := newSite(t, siteOptions{limit: 32 << 20, noFill: true})
-	lazy, native := s.image("lazy", 1, 40), s.image("native", 2, 40)
+	s := newSite(t, siteOptions{limit: 16 << 20, noFill: true})
+	lazy, native := s.image("lazy", 1, 20), s.image("native", 2, 20)
 	l, n := s.use("lazy", "x"), s.use("native", "x")
-	requireFile(t, l, 1, 40)
-	requireFile(t, n, 2, 40)
+	requireFile(t, l, 1, 20)
+	requireFile(t, n, 2, 20)
 	n.Started()
 	n.Used()
 	<-s.filled
 	n = s.use("native", "x")
 	require.True(t, n.Native())
-	for i := range 8 {
+	for i := range 4 {
 		name := fmt.Sprint("passing", i)
-		s.image(name, uint64(100+i), 80)
+		s.image(name, uint64(100+i), 60)
 		r := s.use(name, "x")
-		requireFile(t, r, uint64(100+i), 80)
+		requireFile(t, r, uint64(100+i), 60)
 		r.Release()
 		s.forget(filepath.Base(r.Path))
 	}

@@ -100,7 +100,11 @@ func decodeIndexLog(b []byte) (packs map[Digest]*loggedPack, rewrite bool) {
 			return packs, true
 		}
 	}
-	return packs, records > 2*len(packs)
+	live := len(packs)
+	for _, p := range packs {
+		live += len(p.damaged)
+	}
+	return packs, records > 2*live
 }
 
 // create writes the log anew, with the packs of the index, and leaves it open for

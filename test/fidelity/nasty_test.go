@@ -213,6 +213,7 @@ var nasty = map[string]func(t testing.TB) []v1.Layer{
 }
 
 func TestNasty(t *testing.T) {
+	t.Parallel()
 	needRoot(t)
 	for name, layers := range nasty {
 		t.Run(name, func(t *testing.T) {
@@ -228,6 +229,7 @@ func TestNasty(t *testing.T) {
 
 // TestManyInADirectory has GNU tar for a reference, which is quicker at it.
 func TestManyInADirectory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	entries := []entry{dir("./"), dir("many")}
 	for i := range 100_000 {
@@ -247,6 +249,7 @@ func TestManyInADirectory(t *testing.T) {
 
 // TestSparse compares with the file itself: a tar with holes is read by few tools.
 func TestSparse(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	src := t.TempDir()
 	f, err := os.Create(filepath.Join(src, "sparse"))

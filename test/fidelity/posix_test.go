@@ -25,6 +25,7 @@ const bigSize = 3*store.ChunkSize + 17
 
 // TestPOSIX asks a mounted image what POSIX and Linux promise to readers.
 func TestPOSIX(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	entries := []entry{dir("./").perm(0o755), reg("big", noise(7, bigSize)), reg("small", "small"), reg("empty", ""), reg("other", noise(8, 5000)),
 		reg("script", "#!/bin/sh\necho ran \"$0\"\n").perm(0o755), reg("secret", "s").perm(0o600).owned(5, 5), reg("odd", "o").perm(0o640).owned(1234, 1234),

@@ -20,6 +20,7 @@ import (
 // TestDirectories makes random trees on the filesystem of temporary files,
 // imports each, mounts it, and compares.
 func TestDirectories(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	base := t.TempDir()
 	n := 0

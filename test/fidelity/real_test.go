@@ -13,6 +13,7 @@ import (
 
 // TestReal compares whole images with their packages' hundreds of directories.
 func TestReal(t *testing.T) {
+	t.Parallel()
 	needRoot(t)
 	images := os.Getenv("BRISK_FIDELITY_IMAGES")
 	if images == "" {
@@ -27,6 +28,7 @@ func TestReal(t *testing.T) {
 	for _, d := range manifest.Manifests {
 		name := d.Annotations["org.opencontainers.image.ref.name"]
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			at := filepath.Join(t.TempDir(), "bundle")
 			umoci(t, "unpack", "--image", images+":"+name, at)
 			want, err := survey(filepath.Join(at, "rootfs"))

@@ -2,9 +2,11 @@ package fidelity
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,6 +34,7 @@ type world struct {
 	images   *image.Images
 	importer *importer.Importer
 	fs       *lazyfs.FS
+	loaded   atomic.Int64 // gives each image a name of its own
 }
 
 func newWorld(t testing.TB) *world {
@@ -61,7 +64,7 @@ func newWorld(t testing.TB) *world {
 // load imports what lies at a path.
 func (w *world) load(path string) *image.Image {
 	w.t.Helper()
-	r, err := w.importer.Import(context.Background(), importer.Request{Path: path, Workspace: image.DefaultWorkspace, Name: "test"}, nil)
+	r, err := w.importer.Import(context.Background(), importer.Request{Path: path, Workspace: image.DefaultWorkspace, Name: fmt.Sprint("test", w.loaded.Add(1))}, nil)
 	require.NoError(w.t, err)
 	img, err := w.images.Get(context.Background(), image.Ref{Workspace: image.DefaultWorkspace, Name: r.Digest.String()})
 	require.NoError(w.t, err)

@@ -55,7 +55,7 @@ func corrupt(format string, args ...any) error {
 
 func (d *decoder) superblock() (root, inodes uint64, err error) {
 	m := d.meta
-	if len(m) < BlockSize || len(m)%BlockSize != 0 || int64(len(m)) > maxMetadata {
+	if len(m) < BlockSize || len(m)%BlockSize != 0 || int64(len(m)) > MaxMetadata {
 		return 0, 0, corrupt("%d bytes are not a number of blocks that can be", len(m))
 	}
 	sb := m[superOffset:]

@@ -225,7 +225,7 @@ func (e *encoder) place() error {
 		}
 		it.nid = uint32((pos - areaStart) / slotSize)
 		pos = align(pos+head+tail, slotSize)
-		if pos > maxMetadata {
+		if pos > MaxMetadata {
 			return e.tooBig()
 		}
 	}
@@ -234,7 +234,7 @@ func (e *encoder) place() error {
 		if it := &e.items[i]; it.bigData {
 			it.block = uint32(pos / BlockSize)
 			pos += align(it.size, BlockSize)
-			if pos > maxMetadata {
+			if pos > MaxMetadata {
 				return e.tooBig()
 			}
 		}
@@ -245,7 +245,7 @@ func (e *encoder) place() error {
 }
 
 func (e *encoder) tooBig() error {
-	return fault.New(fault.Invalid, "the image has too many files: its metadata would exceed %d bytes", int64(maxMetadata))
+	return fault.New(fault.Invalid, "the image has too many files: its metadata would exceed %d bytes", int64(MaxMetadata))
 }
 
 // inline decides where the data of a directory or symbolic link goes, and returns

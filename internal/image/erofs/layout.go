@@ -19,7 +19,6 @@ const (
 	addrInIndex  = 4                        // where in it the block address is
 	direntSize   = 12                       //
 	firstNID     = 1                        // of the root; slot 0 stays empty, 0 being no inode
-	maxMetadata  = 1<<32 - BlockSize        // so that a byte position fits 32 bits
 	magic        = 0xe0f5e1e2               //
 	blockBits    = 12                       //
 	chunkFormat  = 0x20 | (17 - blockBits)  // indexes of 8 bytes; log2(ChunkSize) - blockBits

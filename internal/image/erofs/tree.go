@@ -25,6 +25,7 @@ const (
 	MaxXattrValue = 65535                      // bytes in an xattr's value
 	MaxXattrs     = xattrHeader + 4*(0xffff-1) // bytes in all xattrs of an inode, encoded
 	MaxDepth      = 4096                       // directories below one another
+	MaxMetadata   = 1<<32 - BlockSize          // bytes of it, so that a position fits 32 bits
 )
 
 // Inode is one file of any kind. Fields that do not apply to its kind are zero.

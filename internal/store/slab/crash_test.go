@@ -211,8 +211,12 @@ func newCrasher(t require.TestingT, seed uint64, limit int64) *crasher {
 // The machine stops at each operation of a piece of work, and of what was not
 // synced all is lost, or nothing.
 func TestCrashAtEachOperation(t *testing.T) {
+	step := 1
+	if testing.Short() {
+		step = 11
+	}
 	for _, how := range []loss{keepAll, dropAll, dropNames, anything} {
-		for at := 1; ; at++ {
+		for at := 1; ; at += step {
 			c := newCrasher(t, 1, 120*4096)
 			c.disk.crashAt = at
 			if c.open() {
