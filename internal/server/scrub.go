@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,12 +21,15 @@ const (
 	scrubEvery = 24 * time.Hour // from the end of a round to the beginning of the next
 	scrubAgain = time.Minute    // after one that was broken off
 	scrubRate  = 8 << 20        // bytes a second
+
+	rereadLimit = time.Minute // for a million files
 )
 
 // scrubber reads the cache again and again, and has what is damaged fetched anew.
 type scrubber struct {
 	cache  *slab.Slab
 	stores *store.Workspaces
+	files  interface{ Reread(context.Context) error }
 	log    *slog.Logger
 
 	mended, lost atomic.Int64 // chunks that mounted images read, since the start
@@ -137,15 +139,16 @@ func (m *mender) fetch(c store.Chunk) error {
 	return err
 }
 
-// end makes mounts forget what they have read of places that were mended. Which of a
-// mount's files have a chunk only its tree says, and advice about the slab's own pages does not
-// reach those that the kernel keeps for the mount; so everything goes, for the whole
-// machine. That is rare, and costs reads only. What a program has mapped stays as it was.
+// end makes mounts forget what they have read of places that were mended, also when
+// the check itself was broken off. Which of a mount's files have a chunk only its tree
+// says; so all files of all mounts are read anew. That is rare, and costs reads only.
 func (m *mender) end() {
 	if m.mended == 0 {
 		return
 	}
-	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0); err != nil {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), rereadLimit)
+	defer cancel()
+	if err := m.s.files.Reread(ctx); err != nil {
 		m.s.log.Error("mounted images may go on seeing damaged bytes until they are mounted again", "err", err)
 	}
 }

@@ -187,7 +187,7 @@ func wire(ctx context.Context, o Options, p Paths, log *slog.Logger) (_ *parts, 
 	built.quiesce = calls.Close
 	busy = calls.Active
 
-	scrub := &scrubber{cache: cache, stores: stores, log: part("slab")}
+	scrub := &scrubber{cache: cache, stores: stores, files: files, log: part("slab")}
 	scrub.begin()
 	built.later("scrub", func(context.Context) error { scrub.close(); return nil })
 	saving := &thrift{active: calls.Active}

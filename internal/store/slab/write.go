@@ -40,7 +40,7 @@ func (s *Slab) Write(c store.Chunk, data []byte) error {
 // when the disk has them. If natively mounted images read the chunk, they are written
 // to the place where those read. Data that does not match the digest is
 // fault.Corrupt. A kernel that has read the wrong bytes keeps them in the page
-// cache of the mount, however: drop that too (posix_fadvise DONTNEED).
+// cache of the mount, however: drop that too (lazyfs.FS.Reread).
 func (s *Slab) Repair(c store.Chunk, data []byte) error {
 	if store.Sum(data) != c.Digest {
 		return fault.New(fault.Corrupt, "repair chunk %s: %v", c, errMismatch)
