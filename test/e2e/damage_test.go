@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/zeebo/blake3"
@@ -92,6 +93,36 @@ func TestDamagedSlab(t *testing.T) {
 		r = v.read(t)
 		require.Equal(t, string(v.content), r.out, name)
 	}
+}
+
+// What rots below a native mount that is in use is what its containers read, until a
+// check finds it. Then the page cache forgets it as well, without a new mount.
+func TestDamageUnderANativeMount(t *testing.T) {
+	t.Parallel()
+	v := newVictim(t)
+	require.Equal(t, string(v.content), v.read(t).out)
+	const native = "brisk_mounted_images kind=native"
+	require.Eventually(t, func() bool { return readMetrics(t, v.ok(t, "metrics"))[native] == 1 }, patience, 50*time.Millisecond)
+	require.True(t, spoil(t, filepath.Join(v.data, "cache", "slab"), v.chunk(1)))
+	bad := v.read(t)
+	require.Len(t, bad.out, len(v.content))
+	require.NotEqual(t, string(v.content), bad.out, "the kernel reads the slab, and asks nobody")
+
+	var check struct {
+		Cache struct {
+			Damaged  int      `json:"damaged"`
+			Mounted  int      `json:"mounted"`
+			Problems []string `json:"problems"`
+		} `json:"cache"`
+	}
+	v.ask(t, &check, "store", "fsck")
+	require.Equal(t, 1, check.Cache.Damaged)
+	require.Equal(t, 1, check.Cache.Mounted)
+	require.Empty(t, check.Cache.Problems)
+	require.Equal(t, string(v.content), v.read(t).out)
+	n := readMetrics(t, v.ok(t, "metrics"))
+	require.EqualValues(t, 1, n[native], "it is the same mount")
+	require.EqualValues(t, 1, n["brisk_scrub_mended_chunks_total"])
 }
 
 // A chunk whose only copy is damaged fails the read, never gives other bytes, and
