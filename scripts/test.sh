@@ -79,7 +79,7 @@ stage_e2e() {
   go_test "end to end" -count=1 -timeout 20m ./test/e2e || status=1
   # Once more what depends on how images are mounted, but for what tries both by itself.
   BRISK_COMPAT=1 go_test "end to end, older kernels" -count=1 -timeout 20m \
-    -run '^Test(Builds?Of|Container|Damaged|DiskFullDuring|FunctionFiles|FunctionNetwork|FunctionsOn|Images|KillOf|Removed|Shutdown|Snapshot)' \
+    -run '^Test(Builds?Of|Container|Damaged|DiskFullDuring|FunctionFiles|FunctionNetwork|FunctionsOn|Images|KillOf|Large|Removed|Shutdown|Snapshot)' \
     -skip '^TestKillOf(TheServerAtAnyMoment|TheHolder|TheServerOnOlderKernels|TheUsersPython)$' ./test/e2e || status=1
   go_test "cluster" -count=1 -timeout 10m ./test/cluster || status=1
   py "python, end to end" -m e2e || status=1
