@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -204,6 +205,7 @@ func TestOriginIsAway(t *testing.T) {
 	w.write("a", "unused", "there")
 	w.machine()
 	w.wantContent("a", "used", "here")
+	require.Eventually(t, func() bool { return w.cache.Stats().Chunks == 1 }, time.Minute, time.Millisecond)
 	// A new process on the same machine.
 	w.origin.Before(func(context.Context, storetest.Op) error {
 		return fault.New(fault.Unavailable, "no route to the bucket")
