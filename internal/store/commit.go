@@ -88,7 +88,7 @@ func (s *Store) publishPack(ctx context.Context, h *Hold, p *sealedPack) error {
 	}
 	s.publish.RLock()
 	defer s.publish.RUnlock()
-	damaged := s.index.isBad(p.digest)
+	damaged := s.index.isBad(p.digest) || s.index.isOther(p.digest, p.index)
 	if !damaged && s.index.known(p.digest, s.holds.now) {
 		return nil // another batch with the same chunks was faster
 	}

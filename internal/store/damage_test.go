@@ -114,6 +114,41 @@ func TestDamagedPack(t *testing.T) {
 	}
 }
 
+// A pack in the place of another has an index that is right in itself: what was there counts
+// as missing, and importing it again puts it there.
+func TestPackInThePlaceOfAnother(t *testing.T) {
+	for _, reopen := range []bool{false, true} {
+		m := storetest.NewMemOrigin()
+		dir := t.TempDir()
+		s := storetest.With(t, store.Options{Dir: dir, Origin: m})
+		one, two := [][]byte{storetest.Data(1, 100_000), storetest.Data(2, 50_000)}, [][]byte{storetest.Data(3, 70_000)}
+		chunks, w1 := storetest.Commit(t, s, one...)
+		others, w2 := storetest.Commit(t, s, two...)
+		var other []byte
+		m.Change(packKey(w2.Packs[0]), func(b []byte) []byte { other = bytes.Clone(b); return b })
+		m.Change(packKey(w1.Packs[0]), func([]byte) []byte { return other })
+		if reopen {
+			s.Close()
+			s = storetest.With(t, store.Options{Dir: t.TempDir(), Origin: m})
+		}
+		if _, err := s.Check(t.Context(), store.CheckOptions{Full: true}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Verify(t.Context(), chunks); err != nil {
+			t.Fatal(err)
+		}
+		if _, again := storetest.Commit(t, s, one...); again.NewChunks != 2 {
+			t.Fatalf("%+v", again)
+		}
+		s.Close()
+		s = storetest.With(t, store.Options{Dir: t.TempDir(), Origin: m})
+		for i, c := range chunks {
+			wantRead(t, s, c, one[i])
+		}
+		wantRead(t, s, others[0], two[0])
+	}
+}
+
 // Damage that no read has met yet is known after Verify, whatever the cache has.
 func TestVerify(t *testing.T) {
 	pieces := [][]byte{storetest.Data(1, 100_000), storetest.Data(2, 50_000), storetest.Data(3, 20_000)}

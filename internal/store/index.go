@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"io"
@@ -390,6 +391,19 @@ func (x *index) isBad(d Digest) bool {
 		}
 	}
 	return false
+}
+
+// isOther reports whether a pack that is known has not these entries: somebody has put another
+// pack in its place, whose index was then taken for its own.
+func (x *index) isOther(d Digest, entries packIndex) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	p := x.packs[d]
+	if p == nil {
+		return false
+	}
+	have, ok := p.all()
+	return !ok || !bytes.Equal(have, entries)
 }
 
 // known reports whether a pack is in the index, and marks it as touched.
