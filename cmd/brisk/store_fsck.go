@@ -86,7 +86,11 @@ func writeChecked(w io.Writer, r api.StoreCheck) {
 	}
 	var rows [][]string
 	for _, d := range r.Damaged {
-		rows = append(rows, []string{dash(strings.Join(d.Names, ", ")), d.Digest.Short(), d.Workspace, d.Problem})
+		digest := ""
+		if !d.Digest.IsZero() {
+			digest = d.Digest.Short()
+		}
+		rows = append(rows, []string{dash(strings.Join(d.Names, ", ")), dash(digest), d.Workspace, d.Problem})
 	}
 	table(w, []string{"NAME", "DIGEST", "WORKSPACE", "PROBLEM"}, rows)
 }

@@ -91,6 +91,10 @@ func (s *Images) checkWorkspace(ctx context.Context, workspace string, own, base
 	}
 	called := map[store.Digest][]string{}
 	for _, n := range names {
+		if n.Digest.IsZero() {
+			r.Damaged = append(r.Damaged, Damage{workspace, []string{n.Name}, n.Digest, "the name cannot be read, so where it leads is not known"})
+			continue
+		}
 		called[n.Digest] = append(called[n.Digest], n.Name)
 		all[n.Digest] = true
 	}

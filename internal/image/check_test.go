@@ -1,6 +1,8 @@
 package image
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -47,6 +49,10 @@ func TestCheck(t *testing.T) {
 		"manifest damaged": {func(w *world, img *Image) {
 			w.mem.Change("default/records/manifests/"+img.Digest.String(), flip(30))
 		}, "its manifest is damaged: ", "its manifest is damaged: "},
+		"name damaged": {func(w *world, img *Image) {
+			w.mem.Change("default/records/names/web", flip(3))
+			require.NoError(t, os.Remove(filepath.Join(w.dir, "images/default/names/web.json")))
+		}, "the name cannot be read", "the name cannot be read"},
 		"manifest deleted": {func(w *world, img *Image) {
 			require.NoError(t, w.mem.Delete(t.Context(), "default/records/manifests/"+img.Digest.String()))
 		}, "its manifest is missing", "its manifest is missing"},
@@ -55,7 +61,11 @@ func TestCheck(t *testing.T) {
 			w := newWorld(t)
 			img := w.must("web", file("a", strings.Repeat("content", 100)))
 			tt.damage(w, img)
-			for full, want := range map[bool]string{false: tt.quick, true: tt.full} {
+			for _, full := range []bool{false, true} { // in this order: what a full one finds, the next knows
+				want := tt.quick
+				if full {
+					want = tt.full
+				}
 				w.openStores(w.cache)
 				w.open()
 				r, err := w.images.Check(t.Context(), CheckOptions{Full: full})
@@ -68,7 +78,11 @@ func TestCheck(t *testing.T) {
 				}
 				require.Len(t, r.Damaged, 1, "full: %v", full)
 				require.Contains(t, r.Damaged[0].Problem, want)
-				require.Equal(t, Damage{DefaultWorkspace, []string{"web"}, img.Digest, r.Damaged[0].Problem}, r.Damaged[0])
+				digest := img.Digest
+				if name == "name damaged" {
+					digest = store.Digest{}
+				}
+				require.Equal(t, Damage{DefaultWorkspace, []string{"web"}, digest, r.Damaged[0].Problem}, r.Damaged[0])
 			}
 			// Importing it again mends whatever it was.
 			again := w.must("web", file("a", strings.Repeat("content", 100)))

@@ -128,6 +128,8 @@ func (s *Images) resolve(ctx context.Context, ref Ref) (t target, err error) {
 		if !fault.Is(err, fault.NotFound) {
 			if fault.Is(err, fault.Corrupt) {
 				t.name = ref.Name
+				e := &fault.Error{Class: fault.Corrupt, Op: "image", Object: ref.Name, Err: err}
+				return t, e.WithHint("Where this name leads is not known any more: import, pull or build the image again under it, or name it by its digest (`brisk image ls --all`).")
 			}
 			return t, fault.Wrap(err, "image", ref.Name)
 		}

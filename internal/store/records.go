@@ -58,6 +58,9 @@ func (s *Store) PutRecord(ctx context.Context, kind, name string, data []byte, o
 	for range recordTries {
 		var have, v Version
 		_, have, err = s.opts.Origin.Get(ctx, key, MaxRecord+recordOverhead)
+		if fault.Is(err, fault.Corrupt) { // longer than any record: it is none, and has no version
+			err = s.opts.Origin.Delete(ctx, key)
+		}
 		if err != nil && !fault.Is(err, fault.NotFound) {
 			break
 		}

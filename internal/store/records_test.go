@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -110,6 +111,23 @@ func TestRecords(t *testing.T) {
 		_, err = s.PutRecord(t.Context(), "names", "x", make([]byte, store.MaxRecord+1), nil)
 		wantClass(t, err, fault.Invalid)
 	})
+}
+
+// Whatever lies in a record's place gives way to the record, too much of it too.
+func TestRecordInThePlaceOfJunk(t *testing.T) {
+	for _, size := range []int{0, 1000, store.MaxRecord + 10_000} {
+		m := storetest.NewMemOrigin()
+		s := storetest.With(t, store.Options{Dir: t.TempDir(), Origin: m})
+		if err := m.Put(t.Context(), "records/names/web", bytes.NewReader(make([]byte, size))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.PutRecord(t.Context(), "names", "web", []byte("one"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if b, _, err := s.GetRecord(t.Context(), "names", "web"); err != nil || string(b) != "one" {
+			t.Fatalf("%q %v", b, err)
+		}
+	}
 }
 
 // Of many who count up at once nobody's step is lost.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"regexp"
 	"strings"
 
 	"brisk.dev/brisk/internal/fault"
@@ -12,6 +13,8 @@ const (
 	originVersionKey = "VERSION"
 	originVersion    = "brisk store 1\n"
 )
+
+var versionForm = regexp.MustCompile(`^brisk store [0-9]+\n$`)
 
 // CheckVersion makes sure that an origin has a format that this Brisk knows, and
 // marks a new one. Another is fault.Machine.
@@ -33,6 +36,10 @@ func ReadVersion(ctx context.Context, o Origin) error {
 }
 
 func known(version string) error {
+	if !versionForm.MatchString(version) {
+		return fault.New(fault.Machine, "the object %s at the origin is none of Brisk's, or damaged: it says %.40q", originVersionKey, version).
+			WithHint("Take another bucket or prefix. If the store is yours, remove the object: Brisk writes it anew.")
+	}
 	if version != originVersion {
 		return fault.New(fault.Machine, "the origin has the format %q, this Brisk knows %q", strings.TrimSpace(version), strings.TrimSpace(originVersion)).
 			WithHint("Use the version of Brisk that made it, or another bucket or directory.")

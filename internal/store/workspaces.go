@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -214,8 +215,15 @@ func (w *Workspaces) keys(workspace string) (*seal.Keys, error) {
 	return w.opts.Keyring.Keys(workspace)
 }
 
+// markForm is what workspaces are marked with, by this version and by later ones.
+var markForm = regexp.MustCompile(`^brisk workspace (1 plain|1 sealed [0-9a-f]{16}|([2-9]|[1-9][0-9]+) .*)\n$`)
+
 // foreign is the error for a workspace that is marked as another's.
 func foreign(workspace, mark, have string) error {
+	if !markForm.MatchString(mark) {
+		return fault.New(fault.Corrupt, "the object %s at the origin is damaged: it says %q", workspacesPrefix+workspace, mark).
+			WithHint("If the key here (%s) is the workspace's, remove the object: Brisk writes it anew.", have)
+	}
 	return fault.New(fault.Machine, "workspace %q at the origin is %q, and the key here is %s", workspace, strings.TrimSpace(mark), have).
 		WithHint("Print the key where the workspace is used, with `brisk store key export %s`, and put it in here with `brisk store key import`.", workspace)
 }

@@ -176,6 +176,47 @@ func TestBucketOfAnother(t *testing.T) {
 	}
 }
 
+// A mark that nobody has written says so, and to remove it is the cure; it is not taken for
+// another's key.
+func TestDamagedMarks(t *testing.T) {
+	for _, mark := range []string{"", "brisk workspace 1 sea", "brisk workspace 1 sealed 12345678x2345678\n", "brisk store 1\n"} {
+		m := storetest.NewMemOrigin()
+		if err := m.Put(t.Context(), "WORKSPACES/a", strings.NewReader(mark)); err != nil {
+			t.Fatal(err)
+		}
+		ring, err := seal.OpenKeyring(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ring.Keys("a"); err != nil {
+			t.Fatal(err)
+		}
+		a := storetest.Store(t, storetest.Workspaces(t, store.WorkspacesOptions{Origin: m, Sealed: true, Keyring: ring}), "a")
+		_, err = a.PutRecord(t.Context(), "names", "web", nil, nil)
+		wantClass(t, err, fault.Corrupt)
+		if hint := fault.HintOf(err); !strings.Contains(hint, "remove the object") {
+			t.Fatal(err, hint)
+		}
+		if err := m.Delete(t.Context(), "WORKSPACES/a"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.PutRecord(t.Context(), "names", "web", nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, version := range []string{"", "1.2.3\n", "brisk s"} {
+		m := storetest.NewMemOrigin()
+		if err := m.Put(t.Context(), "VERSION", strings.NewReader(version)); err != nil {
+			t.Fatal(err)
+		}
+		err := store.CheckVersion(t.Context(), m)
+		wantClass(t, err, fault.Machine)
+		if !strings.Contains(err.Error(), "none of Brisk's") {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Objects of one workspace that change places are noticed: nothing is read as what
 // it is not.
 func TestBucketIsRearranged(t *testing.T) {
