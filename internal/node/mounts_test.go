@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -111,6 +112,18 @@ func (s *site) use(name, entry string) *Rootfs {
 }
 
 // requireFile reads the whole image.
+// waitComplete waits until the cache has all of an image that was read.
+func (s *site) waitComplete(img *image.Image) {
+	for {
+		l, err := img.Local(s.t.Context(), s.cache)
+		require.NoError(s.t, err)
+		if l.Chunks == l.Total {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
 func requireFile(t *testing.T, r *Rootfs, seed uint64, chunks int) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(r.Path, "file"))
@@ -194,9 +207,10 @@ func TestWhatWasNeverUsedIsCompletedWhenItEnds(t *testing.T) {
 
 func TestACompleteImageIsLearntFromBeforeItIsNative(t *testing.T) {
 	s := newSite(t, siteOptions{noFill: true})
-	s.image("a", 1, 5)
+	img := s.image("a", 1, 5)
 	first := s.use("a", "x")
-	requireFile(t, first, 1, 5) // now it is complete
+	requireFile(t, first, 1, 5)
+	s.waitComplete(img)
 	again := s.use("a", "x")
 	require.False(t, again.Native())
 	again.Started()
