@@ -221,7 +221,7 @@ func TestACompleteImageIsLearntFromBeforeItIsNative(t *testing.T) {
 
 func TestAnIncompleteImageStaysLazy(t *testing.T) {
 	s := newSite(t, siteOptions{noFill: true})
-	s.image("a", 1, 20)
+	img := s.image("a", 1, 20)
 	r := s.use("a", "x")
 	r.Started()
 	r.Used()
@@ -229,6 +229,7 @@ func TestAnIncompleteImageStaysLazy(t *testing.T) {
 	r = s.use("a", "x")
 	require.False(t, r.Native())
 	requireFile(t, r, 1, 20)
+	s.waitComplete(img)
 	require.True(t, s.use("a", "x").Native(), "what was read last was the last that was missing")
 }
 
@@ -256,6 +257,8 @@ func TestEvictionSparesWhatIsMounted(t *testing.T) {
 	l, n := s.use("lazy", "x"), s.use("native", "x")
 	requireFile(t, l, 1, 20)
 	requireFile(t, n, 2, 20)
+	s.waitComplete(lazy)
+	s.waitComplete(native)
 	n.Started()
 	n.Used()
 	<-s.filled
@@ -293,8 +296,9 @@ func (s *slowSlab) Place(owner string, chunks []store.Chunk) (slab.Placement, er
 func TestAStartDoesNotWaitForVerification(t *testing.T) {
 	slow := &slowSlab{gate: make(chan struct{})}
 	s := newSite(t, siteOptions{slab: func(inner Slab) Slab { slow.Slab = inner; return slow }})
-	s.image("a", 1, 5)
+	img := s.image("a", 1, 5)
 	requireFile(t, s.use("a", ""), 1, 5)
+	s.waitComplete(img)
 	require.False(t, s.use("a", "").Native())
 	require.False(t, s.use("a", "").Native())
 	require.EqualValues(t, 1, slow.placed.Load())
