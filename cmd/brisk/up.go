@@ -39,7 +39,8 @@ files in ~/.aws, or the role of the container or machine. What is in a bucket is
 encrypted, with the keys in the data directory.
 
 Exit status: 0 after an orderly end, 2 if another server uses the data
-directory, 6 if the machine lacks something.`,
+directory, 6 if the machine lacks something, 7 if a store that is new to it does not
+answer.`,
 		Example: `  brisk up
   brisk up --data /srv/brisk
   brisk up --store 's3://team-images/brisk?region=eu-west-1'`,
