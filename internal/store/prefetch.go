@@ -6,8 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/semaphore"
-
 	"brisk.dev/brisk/internal/fault"
 )
 
@@ -72,7 +70,7 @@ func (s *Store) Prefetch(ctx context.Context, chunks []Chunk) (done Prefetched, 
 			mu.Unlock()
 		}
 	}
-	for range min(s.prefetching.workers(), len(chunks)) {
+	for range min(cap(s.prefetching), len(chunks)) {
 		wg.Go(work)
 	}
 	wg.Wait()
@@ -81,11 +79,12 @@ func (s *Store) Prefetch(ctx context.Context, chunks []Chunk) (done Prefetched, 
 
 // prefetch reads one chunk when there is nothing more urgent.
 func (s *Store) prefetch(ctx context.Context, c Chunk) error {
-	leave, err := s.prefetching.enter(ctx, c)
-	if err != nil {
-		return err
+	select {
+	case s.prefetching <- struct{}{}:
+		defer func() { <-s.prefetching }()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	defer leave()
 	if err := s.demand.calm(ctx); err != nil {
 		return err
 	}
@@ -106,34 +105,14 @@ func (s *Store) prefetch(ctx context.Context, c Chunk) error {
 	}
 }
 
-// prefetching bounds what Prefetch reads at once, in plain bytes.
-type prefetching struct {
-	most, least int64 // in all, and what the smallest chunk counts for
-	sem         *semaphore.Weighted
-}
-
-// newPrefetching: of an origin on this machine as many chunks as leave a core to what
-// runs, since a read is mostly decompression; of another 1 MiB, or 64 chunks of small
-// files, which come in few requests. That hides its latency (8 chunks of 60 KB in 25 ms
-// are 19 MB/s) and keeps little in the way of a read that somebody waits for.
-func newPrefetching(o Origin) prefetching {
-	p := prefetching{most: 8 * ChunkSize, least: ChunkSize / 8}
+// prefetchers is how many chunks Prefetch reads at once: of an origin on this machine as
+// many as leave a core to what runs, since a read is mostly decompression; of
+// another enough to hide its latency (8 chunks of 60 KB in 25 ms are 19 MB/s).
+func prefetchers(o Origin) int {
 	if _, here := o.(filePutter); here {
-		p.most, p.least = int64(max(1, min(runtime.GOMAXPROCS(0)/2, 4)))*ChunkSize, ChunkSize
+		return max(1, min(runtime.GOMAXPROCS(0)/2, 4))
 	}
-	p.sem = semaphore.NewWeighted(p.most)
-	return p
-}
-
-// workers is how many chunks there are at once at most.
-func (p *prefetching) workers() int { return int(p.most / p.least) }
-
-func (p *prefetching) enter(ctx context.Context, c Chunk) (leave func(), err error) {
-	n := max(int64(c.Size), p.least)
-	if err := p.sem.Acquire(ctx, n); err != nil {
-		return nil, err
-	}
-	return func() { p.sem.Release(n) }, nil
+	return 8
 }
 
 // demand counts the reads that somebody waits for and the cache could not serve.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"brisk.dev/brisk/internal/fault"
@@ -35,24 +34,6 @@ func TestPrefetch(t *testing.T) {
 	}
 	if st := s.Stats(); st.PrefetchedChunks != 19 || st.PrefetchedBytes != 19_000 || st.OriginReads != 20 {
 		t.Fatalf("%+v", st)
-	}
-}
-
-// Of small chunks many come at once from an origin elsewhere: the time that they take is latency.
-func TestPrefetchOfSmallChunks(t *testing.T) {
-	s, f, chunks := remote(t, store.Options{Cache: storetest.NewMemCache()}, pieces(64)...)
-	var at atomic.Int64
-	all := make(chan struct{})
-	f.Before(func(_ context.Context, op storetest.Op) error {
-		if op.Name == "read" && at.Add(1) == 64 {
-			close(all)
-		}
-		<-all
-		return nil
-	})
-	got, err := s.Prefetch(t.Context(), chunks)
-	if err != nil || got.Chunks != 64 {
-		t.Fatalf("%+v, %v", got, err)
 	}
 }
 

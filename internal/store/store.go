@@ -79,7 +79,7 @@ type Store struct {
 	flights     flights
 	streams     streams
 	demand      demand
-	prefetching prefetching
+	prefetching chan struct{} // slots of Prefetch
 	counters    counters
 }
 
@@ -115,7 +115,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		logged:      indexLog{path: filepath.Join(o.Dir, "packs.idx")},
 		origin:      make(chan struct{}, o.Parallel),
 		local:       make(chan struct{}),
-		prefetching: newPrefetching(o.Origin),
+		prefetching: make(chan struct{}, prefetchers(o.Origin)),
 	}
 	if o.Shared {
 		s.ledger = &ledger{o.Origin, originTimes}
